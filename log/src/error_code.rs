@@ -1,0 +1,101 @@
+//! The short list of errors a client of the log can meet, by Kafka's names and numbers. Both doors and the SDK share it.
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $retriable:literal;)*) => {
+        /// What went wrong, in Kafka's vocabulary. The message beside it says what to do.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ErrorCode { $($(#[$doc])* $variant,)* }
+
+        impl ErrorCode {
+            /// Every code, in order of number.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$variant,)*];
+
+            /// Kafka's number on the wire.
+            #[must_use]
+            pub fn kafka(self) -> i16 { match self { $(ErrorCode::$variant => $code,)* } }
+
+            /// Kafka's name, such as `OFFSET_OUT_OF_RANGE`; the `reason` of the gRPC `ErrorInfo`.
+            #[must_use]
+            pub fn name(self) -> &'static str { match self { $(ErrorCode::$variant => $name,)* } }
+
+            /// Whether the same request may succeed later, unchanged.
+            #[must_use]
+            pub fn retriable(self) -> bool { match self { $(ErrorCode::$variant => $retriable,)* } }
+
+            /// The code of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<ErrorCode> {
+                ErrorCode::ALL.iter().copied().find(|code| code.name() == name)
+            }
+        }
+    };
+}
+
+codes! {
+    /// A fault of the server itself.
+    UnknownServerError = -1, "UNKNOWN_SERVER_ERROR", false;
+    /// The offset is outside `[log start, end]`; proven by rule F3.
+    OffsetOutOfRange = 1, "OFFSET_OUT_OF_RANGE", false;
+    /// Checksum mismatch in what the client sent.
+    CorruptMessage = 2, "CORRUPT_MESSAGE", true;
+    /// No such topic or partition.
+    UnknownTopicOrPartition = 3, "UNKNOWN_TOPIC_OR_PARTITION", true;
+    /// The partition has no leader yet.
+    LeaderNotAvailable = 5, "LEADER_NOT_AVAILABLE", true;
+    /// This broker does not lead the partition.
+    NotLeaderOrFollower = 6, "NOT_LEADER_OR_FOLLOWER", true;
+    /// The deadline passed before the commit; it may have been written.
+    RequestTimedOut = 7, "REQUEST_TIMED_OUT", true;
+    /// The batch is larger than `max.message.bytes`.
+    MessageTooLarge = 10, "MESSAGE_TOO_LARGE", false;
+    /// The topic name breaks the name rules.
+    InvalidTopic = 17, "INVALID_TOPIC_EXCEPTION", false;
+    /// Fewer in-sync replicas than `min.insync.replicas`, or no room in the WAL.
+    NotEnoughReplicas = 19, "NOT_ENOUGH_REPLICAS", true;
+    /// Acks other than 0, 1 and -1.
+    InvalidRequiredAcks = 21, "INVALID_REQUIRED_ACKS", false;
+    /// The client may not do this.
+    TopicAuthorizationFailed = 29, "TOPIC_AUTHORIZATION_FAILED", false;
+    /// A timestamp outside what the topic accepts.
+    InvalidTimestamp = 32, "INVALID_TIMESTAMP", false;
+    /// Unsupported version of an API.
+    UnsupportedVersion = 35, "UNSUPPORTED_VERSION", false;
+    /// The topic exists already.
+    TopicAlreadyExists = 36, "TOPIC_ALREADY_EXISTS", false;
+    /// A partition count the topic cannot have.
+    InvalidPartitions = 37, "INVALID_PARTITIONS", false;
+    /// A replication factor the cluster cannot give.
+    InvalidReplicationFactor = 38, "INVALID_REPLICATION_FACTOR", false;
+    /// A setting with an unknown name or a bad value.
+    InvalidConfig = 40, "INVALID_CONFIG", false;
+    /// A request that contradicts itself.
+    InvalidRequest = 42, "INVALID_REQUEST", false;
+    /// Another broker decides this.
+    NotController = 41, "NOT_CONTROLLER", true;
+    /// The record format predates batch v2.
+    UnsupportedForMessageFormat = 43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", false;
+    /// A gap in a producer's sequence numbers.
+    OutOfOrderSequenceNumber = 45, "OUT_OF_ORDER_SEQUENCE_NUMBER", false;
+    /// A retry older than the remembered batches.
+    DuplicateSequenceNumber = 46, "DUPLICATE_SEQUENCE_NUMBER", false;
+    /// A newer instance of this producer exists.
+    InvalidProducerEpoch = 47, "INVALID_PRODUCER_EPOCH", false;
+    /// Stored data cannot be read or written now.
+    KafkaStorageError = 56, "KAFKA_STORAGE_ERROR", true;
+    /// The producer id is unknown here.
+    UnknownProducerId = 59, "UNKNOWN_PRODUCER_ID", true;
+    /// The request's leader epoch is older than the leader's.
+    FencedLeaderEpoch = 74, "FENCED_LEADER_EPOCH", true;
+    /// The request's leader epoch is newer than the leader's.
+    UnknownLeaderEpoch = 75, "UNKNOWN_LEADER_EPOCH", true;
+    /// A codec this version of the API does not carry.
+    UnsupportedCompressionType = 76, "UNSUPPORTED_COMPRESSION_TYPE", false;
+    /// The leader cannot prove the answer yet (rules R11, F3).
+    OffsetNotAvailable = 78, "OFFSET_NOT_AVAILABLE", true;
+    /// The batch or one of its records is malformed.
+    InvalidRecord = 87, "INVALID_RECORD", false;
+    /// Too much is in flight; wait as long as the answer says.
+    ThrottlingQuotaExceeded = 89, "THROTTLING_QUOTA_EXCEEDED", true;
+    /// No topic has this id.
+    UnknownTopicId = 100, "UNKNOWN_TOPIC_ID", true;
+}

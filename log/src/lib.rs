@@ -1,0 +1,21 @@
+//! What the log is, in bytes: identities, limits, record batches, codecs, WAL frames, segments, indexes, producer state.
+//!
+//! Floor 0. Pure: no sockets, no files, no clock, no randomness, no tasks. Everything here can be tested by calling it.
+
+pub mod batch;
+pub mod codec;
+pub mod epochs;
+pub mod error_code;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod manifest;
+pub mod producers;
+pub mod segment;
+
+pub use batch::Batch;
+pub use error_code::ErrorCode;
+pub use ids::{
+    BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, ProducerEpoch, ProducerId, Rid, TimestampMs, TopicId,
+    WalGen,
+};
