@@ -1,0 +1,1 @@
+//! The front doors. Each decodes, calls one method of `Broker`, encodes; none decides or keeps state beyond its connection.
