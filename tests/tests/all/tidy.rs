@@ -3,5 +3,6 @@
 
 mod edges;
 mod modules;
+mod rules;
 mod source;
 mod words;
