@@ -1,0 +1,3 @@
+//! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
+
+mod tidy;
