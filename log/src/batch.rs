@@ -2,6 +2,16 @@
 //!
 //! A batch is never re-encoded: placing it in a partition patches the header, which is held apart from the shared records.
 
+mod admit;
+mod build;
+mod records;
+mod varint;
+
+pub use admit::ProduceRules;
+pub use build::{BatchBuilder, NewRecord};
+pub use records::{Header, Record, Records};
+
+use crate::ErrorCode;
 use crate::codec::Codec;
 use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use crate::limits::BATCH_HEADER_BYTES;
@@ -80,183 +90,256 @@ pub enum BatchError {
 impl BatchError {
     /// The code a client gets.
     #[must_use]
-    pub fn code(&self) -> crate::ErrorCode { todo!() }
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            BatchError::Cut { .. } | BatchError::Malformed(_) | BatchError::InflatedTooLarge { .. } => {
+                ErrorCode::InvalidRecord
+            }
+            BatchError::Corrupt(_) => ErrorCode::CorruptMessage,
+            BatchError::TooLarge { .. } => ErrorCode::MessageTooLarge,
+            BatchError::Timestamp { .. } => ErrorCode::InvalidTimestamp,
+            BatchError::OldFormat(_) => ErrorCode::UnsupportedForMessageFormat,
+        }
+    }
 }
 
-/// What a partition asks of a batch beyond being well formed.
-#[derive(Clone, Copy, Debug)]
-pub struct ProduceRules {
-    /// `max.message.bytes`, compared with the batch as received (compressed).
-    pub batch_bytes_max: u32,
-    /// Keyless records are refused.
-    pub compacted: bool,
-    /// `message.timestamp.type`; with `LogAppendTime` the timestamp bounds do not apply.
-    pub timestamp_type: TimestampType,
-    /// `message.timestamp.before.max.ms`.
-    pub timestamp_before_max_ms: i64,
-    /// `message.timestamp.after.max.ms`.
-    pub timestamp_after_max_ms: i64,
-    /// The broker's wall clock.
-    pub now: TimestampMs,
-    /// `compression.type` unless `producer`: a batch of another codec is re-encoded.
-    pub codec: Option<Codec>,
+/// Where the header's fields are. Kafka's record batch v2, big-endian.
+mod field {
+    use std::ops::Range;
+
+    pub(super) const BASE_OFFSET: usize = 0;
+    pub(super) const LENGTH: usize = 8;
+    pub(super) const LEADER_EPOCH: usize = 12;
+    pub(super) const MAGIC: usize = 16;
+    pub(super) const CRC: usize = 17;
+    /// What the CRC covers begins here.
+    pub(super) const ATTRIBUTES: usize = 21;
+    pub(super) const LAST_OFFSET_DELTA: usize = 23;
+    pub(super) const BASE_TIMESTAMP: usize = 27;
+    pub(super) const MAX_TIMESTAMP: usize = 35;
+    pub(super) const PRODUCER_ID: usize = 43;
+    pub(super) const PRODUCER_EPOCH: usize = 51;
+    pub(super) const BASE_SEQUENCE: usize = 53;
+    pub(super) const RECORD_COUNT: usize = 57;
+    /// Bytes that `LENGTH` does not count.
+    pub(super) const UNCOUNTED: Range<usize> = 0..12;
 }
+
+const LOG_APPEND_TIME_BIT: u16 = 1 << 3;
+const TRANSACTIONAL_BIT: u16 = 1 << 4;
+const CONTROL_BIT: u16 = 1 << 5;
+/// Kafka's delete horizon (KIP-534): set by compaction, never by a producer.
+const DELETE_HORIZON_BIT: u16 = 1 << 6;
+const KNOWN_BITS: u16 = 0b111 | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT;
 
 impl Batch {
     /// Takes the first whole batch off `buf`, sharing its bytes. `Ok(None)` when `buf` is empty.
     ///
-    /// Checks lengths and magic only.
+    /// Checks lengths and magic only. On an error `buf` is unchanged.
     /// # Errors
     /// `Cut` when `buf` ends inside the batch; `Malformed` or `OldFormat` when the header is no batch header.
-    pub fn take(buf: &mut Bytes) -> Result<Option<Batch>, BatchError> { let _ = buf; todo!() }
+    pub fn take(buf: &mut Bytes) -> Result<Option<Batch>, BatchError> {
+        if buf.is_empty() {
+            return Ok(None);
+        }
+        let cut = |need| BatchError::Cut { need, have: buf.len() };
+        let magic = *buf.get(field::MAGIC).ok_or_else(|| cut(BATCH_HEADER_BYTES))? as i8;
+        match magic {
+            2 => {}
+            0 | 1 => return Err(BatchError::OldFormat(magic)),
+            _ => return Err(BatchError::Malformed("magic is not 2")),
+        }
+        let head: [u8; BATCH_HEADER_BYTES] =
+            *buf.first_chunk::<BATCH_HEADER_BYTES>().ok_or_else(|| cut(BATCH_HEADER_BYTES))?;
+        let length = i32::from_be_bytes(read(&head, field::LENGTH));
+        let length = usize::try_from(length).map_err(|_| BatchError::Malformed("negative length"))?;
+        let size = length + field::UNCOUNTED.len();
+        if size < BATCH_HEADER_BYTES {
+            return Err(BatchError::Malformed("length is shorter than the header"));
+        }
+        if i64::from_be_bytes(read(&head, field::BASE_OFFSET)) < 0 {
+            return Err(BatchError::Malformed("negative base offset"));
+        }
+        if i32::from_be_bytes(read(&head, field::LAST_OFFSET_DELTA)) < -1 {
+            return Err(BatchError::Malformed("negative last offset delta"));
+        }
+        if i32::from_be_bytes(read(&head, field::RECORD_COUNT)) < 0 {
+            return Err(BatchError::Malformed("negative record count"));
+        }
+        if buf.len() < size {
+            return Err(cut(size));
+        }
+        let records = buf.split_to(size).slice(BATCH_HEADER_BYTES..);
+        Ok(Some(Batch { head, records }))
+    }
+
     /// Size in bytes, header included.
     #[must_use]
-    pub fn size(&self) -> usize { BATCH_HEADER_BYTES + self.records.len() }
+    pub fn size(&self) -> usize {
+        BATCH_HEADER_BYTES + self.records.len()
+    }
+
     /// The header's bytes.
     #[must_use]
-    pub fn head(&self) -> &[u8; BATCH_HEADER_BYTES] { &self.head }
+    pub fn head(&self) -> &[u8; BATCH_HEADER_BYTES] {
+        &self.head
+    }
+
     /// The records' bytes, compressed as the producer compressed them.
     #[must_use]
-    pub fn records_bytes(&self) -> &Bytes { &self.records }
+    pub fn records_bytes(&self) -> &Bytes {
+        &self.records
+    }
+
     /// Appends the whole batch to `out`.
-    pub fn put(&self, out: &mut impl BufMut) { out.put_slice(&self.head); out.put_slice(&self.records); }
+    pub fn put(&self, out: &mut impl BufMut) {
+        out.put_slice(&self.head);
+        out.put_slice(&self.records);
+    }
+
     /// Offset of the first record.
     #[must_use]
-    pub fn base_offset(&self) -> Offset { todo!() }
+    pub fn base_offset(&self) -> Offset {
+        Offset(u64::from_be_bytes(read(&self.head, field::BASE_OFFSET)))
+    }
+
     /// Offset after the last record (`base + last offset delta + 1`): holes made by compaction count.
     #[must_use]
-    pub fn end_offset(&self) -> Offset { todo!() }
-    /// Leader epoch it was appended in.
+    pub fn end_offset(&self) -> Offset {
+        self.base_offset().plus(u64::from(self.offset_span()))
+    }
+
+    /// Leader epoch it was appended in. A producer's batch carries none; it reads as 0 until it is placed.
     #[must_use]
-    pub fn leader_epoch(&self) -> LeaderEpoch { todo!() }
+    pub fn leader_epoch(&self) -> LeaderEpoch {
+        LeaderEpoch(u32::try_from(i32::from_be_bytes(read(&self.head, field::LEADER_EPOCH))).unwrap_or_default())
+    }
+
     /// Records in it.
     #[must_use]
-    pub fn record_count(&self) -> u32 { todo!() }
+    pub fn record_count(&self) -> u32 {
+        u32::from_be_bytes(read(&self.head, field::RECORD_COUNT))
+    }
+
     /// Offsets it spans: last offset delta + 1.
     #[must_use]
-    pub fn offset_span(&self) -> u32 { todo!() }
+    pub fn offset_span(&self) -> u32 {
+        // `take` refuses deltas below -1.
+        u32::from_be_bytes(read(&self.head, field::LAST_OFFSET_DELTA)).wrapping_add(1)
+    }
+
     /// The codec of its records; `None` if the bits name none.
     #[must_use]
-    pub fn codec(&self) -> Option<Codec> { todo!() }
+    pub fn codec(&self) -> Option<Codec> {
+        Codec::from_bits(self.attributes())
+    }
+
     /// Which clock its timestamps come from.
     #[must_use]
-    pub fn timestamp_type(&self) -> TimestampType { todo!() }
+    pub fn timestamp_type(&self) -> TimestampType {
+        if self.attributes() & LOG_APPEND_TIME_BIT == 0 {
+            TimestampType::CreateTime
+        } else {
+            TimestampType::LogAppendTime
+        }
+    }
+
     /// Base timestamp.
     #[must_use]
-    pub fn base_timestamp(&self) -> TimestampMs { todo!() }
+    pub fn base_timestamp(&self) -> TimestampMs {
+        TimestampMs(i64::from_be_bytes(read(&self.head, field::BASE_TIMESTAMP)))
+    }
+
     /// Largest timestamp, as the producer (or the broker's stamp) says.
     #[must_use]
-    pub fn max_timestamp(&self) -> TimestampMs { todo!() }
+    pub fn max_timestamp(&self) -> TimestampMs {
+        TimestampMs(i64::from_be_bytes(read(&self.head, field::MAX_TIMESTAMP)))
+    }
+
     /// Attribute bit 5.
     #[must_use]
-    pub fn is_control(&self) -> bool { todo!() }
+    pub fn is_control(&self) -> bool {
+        self.attributes() & CONTROL_BIT != 0
+    }
+
     /// Attribute bit 4.
     #[must_use]
-    pub fn is_transactional(&self) -> bool { todo!() }
+    pub fn is_transactional(&self) -> bool {
+        self.attributes() & TRANSACTIONAL_BIT != 0
+    }
+
     /// Producer fields, if it has a producer id.
     #[must_use]
-    pub fn producer(&self) -> Option<ProducerStamp> { todo!() }
+    pub fn producer(&self) -> Option<ProducerStamp> {
+        let id = u64::try_from(i64::from_be_bytes(read(&self.head, field::PRODUCER_ID))).ok()?;
+        // `admit` refuses a producer id with a negative epoch.
+        let epoch = u16::from_be_bytes(read(&self.head, field::PRODUCER_EPOCH));
+        let base_sequence = i32::from_be_bytes(read(&self.head, field::BASE_SEQUENCE));
+        Some(ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence })
+    }
+
     /// CRC-32C as stored.
     #[must_use]
-    pub fn crc(&self) -> u32 { todo!() }
+    pub fn crc(&self) -> u32 {
+        u32::from_be_bytes(read(&self.head, field::CRC))
+    }
+
     /// Whether the stored CRC matches the bytes (rule R13).
     ///
     /// # Errors
     /// `Corrupt`.
-    pub fn verify_crc(&self) -> Result<(), BatchError> { todo!() }
+    pub fn verify_crc(&self) -> Result<(), BatchError> {
+        if self.crc() == self.computed_crc() { Ok(()) } else { Err(BatchError::Corrupt("CRC-32C does not match")) }
+    }
+
     /// Puts the batch at its place in the log: base offset and leader epoch, neither of which the CRC covers.
-    pub fn place(&mut self, base: Offset, epoch: LeaderEpoch) { let _ = (base, epoch); todo!() }
+    pub fn place(&mut self, base: Offset, epoch: LeaderEpoch) {
+        self.write(field::BASE_OFFSET, base.0.to_be_bytes());
+        self.write(field::LEADER_EPOCH, epoch.0.to_be_bytes());
+    }
+
     /// Stamps the broker's append time (`LogAppendTime`): type bit, max timestamp, and the CRC, which then changes.
-    pub fn stamp_append_time(&mut self, now: TimestampMs) { let _ = now; todo!() }
-    /// Checks the batch in full, down to each record, so that nothing poisonous is ever stored.
-    ///
-    /// Returns the batch to append: the same one, or re-encoded where `rules.codec` asks for another codec.
-    /// # Errors
-    /// Every `BatchError`; nothing was changed.
-    pub fn admit(self, rules: &ProduceRules) -> Result<Batch, BatchError> { let _ = rules; todo!() }
-    /// Its records in order, decompressed within the bound of `limits`.
-    ///
-    /// # Errors
-    /// As `Codec::decompress`; each record may be `Malformed`.
-    pub fn records(&self) -> Result<Records, BatchError> { todo!() }
+    pub fn stamp_append_time(&mut self, now: TimestampMs) {
+        self.write(field::ATTRIBUTES, (self.attributes() | LOG_APPEND_TIME_BIT).to_be_bytes());
+        self.write(field::MAX_TIMESTAMP, now.0.to_be_bytes());
+        self.seal();
+    }
+
+    fn attributes(&self) -> u16 {
+        u16::from_be_bytes(read(&self.head, field::ATTRIBUTES))
+    }
+
+    fn write<const N: usize>(&mut self, at: usize, value: [u8; N]) {
+        self.head[at..at + N].copy_from_slice(&value);
+    }
+
+    fn seal(&mut self) {
+        let crc = self.computed_crc();
+        self.write(field::CRC, crc.to_be_bytes());
+    }
+
+    fn computed_crc(&self) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&self.head[field::ATTRIBUTES..]), &self.records)
+    }
+}
+
+/// The `N` bytes at `at`, which lie in the header.
+fn read<const N: usize>(head: &[u8; BATCH_HEADER_BYTES], at: usize) -> [u8; N] {
+    *head[at..].first_chunk().expect("fields lie in the header")
 }
 
 impl std::fmt::Debug for Batch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("Batch") }
+    /// Header fields only: records are users' data and never logged.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("base_offset", &self.base_offset())
+            .field("end_offset", &self.end_offset())
+            .field("leader_epoch", &self.leader_epoch())
+            .field("size", &self.size())
+            .field("producer", &self.producer())
+            .finish_non_exhaustive()
+    }
 }
 
-/// Iterator over the records of one batch. Ends after the first error.
-pub struct Records {}
-
-impl Iterator for Records {
-    type Item = Result<Record, BatchError>;
-    fn next(&mut self) -> Option<Self::Item> { todo!() }
-}
-
-/// One record, sharing the bytes of its (decompressed) batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Offset in the partition.
-    pub offset: Offset,
-    /// Its time; the batch's max timestamp under `LogAppendTime`.
-    pub timestamp: TimestampMs,
-    /// Key; null and empty differ.
-    pub key: Option<Bytes>,
-    /// Value; null (a tombstone) and empty differ.
-    pub value: Option<Bytes>,
-    /// Headers in order, duplicates kept. Names may be empty, values may be null.
-    pub headers: Vec<Header>,
-}
-
-/// One header of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Name; UTF-8 by convention, not enforced.
-    pub name: Bytes,
-    /// Value; null and empty differ.
-    pub value: Option<Bytes>,
-}
-
-/// Encodes records into one batch, base offset 0. Offsets are dense.
-pub struct BatchBuilder {}
-
-/// Fields of a record to encode.
-#[derive(Clone, Copy, Debug)]
-pub struct NewRecord<'a> {
-    /// Its time.
-    pub timestamp: TimestampMs,
-    /// Key, or null.
-    pub key: Option<&'a [u8]>,
-    /// Value, or null.
-    pub value: Option<&'a [u8]>,
-    /// Headers, in order.
-    pub headers: &'a [Header],
-}
-
-impl BatchBuilder {
-    /// An empty builder.
-    #[must_use]
-    pub fn new(codec: Codec) -> BatchBuilder { let _ = codec; todo!() }
-    /// Marks the batch as an idempotent producer's.
-    #[must_use]
-    pub fn producer(self, stamp: ProducerStamp) -> BatchBuilder { let _ = stamp; todo!() }
-    /// Marks the batch transactional.
-    #[must_use]
-    pub fn transactional(self) -> BatchBuilder { todo!() }
-    /// Adds a record; returns the batch's size so far, uncompressed, header included.
-    pub fn push(&mut self, record: NewRecord<'_>) -> usize { let _ = record; todo!() }
-    /// Records so far.
-    #[must_use]
-    pub fn len(&self) -> u32 { todo!() }
-    /// Whether nothing was pushed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool { self.len() == 0 }
-    /// Size so far in bytes, uncompressed, header included.
-    #[must_use]
-    pub fn size(&self) -> usize { todo!() }
-    /// The finished batch.
-    ///
-    /// Panics when empty: a batch has at least one record.
-    #[must_use]
-    pub fn build(self) -> Batch { todo!() }
-}
+#[cfg(test)]
+mod tests;
