@@ -347,7 +347,7 @@ fn merge(model: &mut Model, at: usize) {
         ..older.clone()
     };
     let swapped = root.swap_entries(inputs, vec![merged.clone()], model.epoch).expect("the inputs are there");
-    let stale = root.swap_entries(&[merged.clone()], vec![merged.clone()], model.epoch);
+    let stale = root.swap_entries(std::slice::from_ref(&merged), vec![merged.clone()], model.epoch);
     assert_eq!(stale, Err(SwapConflict), "rule C3: inputs that are not there are refused");
     let first = model.all.iter().position(|entry| entry == older).expect("the list has what the root has");
     model.all.splice(first..first + 2, [merged]);
