@@ -4,3 +4,4 @@
 
 pub mod flush;
 pub mod replica;
+pub mod topic_config;
