@@ -126,6 +126,12 @@ fn create_times_are_base_plus_delta_in_any_order() {
 }
 
 #[test]
+fn an_unset_largest_timestamp_reads_as_the_first_records() {
+    assert_eq!(admitted("V15", &rules()).map(|batch| batch.max_timestamp()), Ok(TimestampMs(T)));
+    assert_eq!(admitted("V14", &rules()).map(|batch| batch.max_timestamp()), Ok(TimestampMs::NONE));
+}
+
+#[test]
 fn placing_changes_offset_and_epoch_and_keeps_the_crc() {
     let mut batch = parse(vector("V17")).expect("parses");
     batch.place(Offset(41), LeaderEpoch(7));
