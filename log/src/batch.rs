@@ -256,7 +256,10 @@ impl Batch {
     #[must_use]
     pub fn max_timestamp(&self) -> TimestampMs {
         let claimed = TimestampMs(i64::from_be_bytes(read(&self.head, field::MAX_TIMESTAMP)));
-        claimed.max(self.base_timestamp())
+        match self.timestamp_type() {
+            TimestampType::CreateTime => claimed.max(self.base_timestamp()),
+            TimestampType::LogAppendTime => claimed,
+        }
     }
 
     /// Attribute bit 5.
