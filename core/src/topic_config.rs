@@ -1,536 +1,333 @@
-//! Topic settings by Kafka's names, with Kafka's validation, parsed once into types. One table says all there is to say of each.
+//! Topic settings: Kafka's names and meanings, parsed once at the edge into plain data.
+//!
+//! It decides what a value may be. It does not know brokers' own settings, and never reads a clock or a store.
 
-use millpond_log::TimestampMs;
-use millpond_log::batch::{ProduceRules, TimestampType};
-use millpond_log::codec::Codec;
-use millpond_log::limits::{BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX};
+mod settings;
+
+use millpond_log::limits::BATCH_BYTES_DEFAULT;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// Most bytes of a tail before it is uploaded, whatever `segment.bytes` says: it is held in memory while its object is built.
+pub use settings::{SETTINGS, Setting, SettingKind};
+
+/// Largest upload threshold: a tail of this size is uploaded though `segment.bytes` allows more, in bytes.
+/// Larger objects would not be read faster, and the tail would fill local disks.
 pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
 
-/// Longest a committed record waits for its upload, whatever `segment.ms` says. Bounds what the loss of all disks can lose.
-pub const UPLOAD_AGE_MS_MAX: i64 = 10 * 60 * 1000;
+/// Longest time before a tail is uploaded though `segment.ms` allows more: bounds what a lost cluster disk can lose.
+pub const UPLOAD_AGE_MAX: Duration = Duration::from_secs(600);
 
-/// What happens to old records.
+/// In-sync replicas that a commit needs unless the topic says otherwise; a topic of one replica needs one.
+pub const MIN_ISR_DEFAULT: u32 = 2;
+
+/// `cleanup.policy`: what becomes of old records. Neither means that they are kept forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CleanupPolicy {
-    /// They are deleted by age and size.
+    /// Delete segments beyond the retention limits.
     pub delete: bool,
-    /// Only the newest of each key is kept.
+    /// Keep the newest record of each key.
     pub compact: bool,
 }
 
-/// The settings of one topic.
+/// `compression.type`: which codec batches are stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompressionType {
+    /// As the producer sent them.
+    Producer,
+    /// Not compressed.
+    Uncompressed,
+    /// gzip.
+    Gzip,
+    /// Snappy.
+    Snappy,
+    /// LZ4 frames.
+    Lz4,
+    /// Zstandard.
+    Zstd,
+}
+
+/// `message.timestamp.type`: whose time a record carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimestampType {
+    /// The producer's.
+    CreateTime,
+    /// The leader's, at the append.
+    LogAppendTime,
+}
+
+/// `local.retention.*`: how much the cache should keep on brokers. A hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalRetention {
+    /// As the topic's own retention (-2).
+    AsRetention,
+    /// No limit (-1).
+    Unlimited,
+    /// This many bytes or milliseconds.
+    Limit(u64),
+}
+
+/// The settings of one topic. Settings that are accepted but have no effect here are checked and not kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicConfig {
     /// `cleanup.policy`.
     pub cleanup_policy: CleanupPolicy,
-    /// `compression.type`; `None` is `producer`: as it came.
-    pub compression: Option<Codec>,
-    /// `delete.retention.ms`.
-    pub delete_retention_ms: i64,
-    /// `max.message.bytes`.
+    /// `compression.type`.
+    pub compression_type: CompressionType,
+    /// `compression.gzip.level`; `None` is the codec's default.
+    pub compression_gzip_level: Option<u32>,
+    /// `compression.lz4.level`.
+    pub compression_lz4_level: u32,
+    /// `compression.zstd.level`.
+    pub compression_zstd_level: i32,
+    /// `delete.retention.ms`: how long compaction keeps tombstones and markers.
+    pub delete_retention: Duration,
+    /// `local.retention.bytes`.
+    pub local_retention_bytes: LocalRetention,
+    /// `local.retention.ms`.
+    pub local_retention_ms: LocalRetention,
+    /// `max.compaction.lag.ms`.
+    pub max_compaction_lag: Duration,
+    /// `max.message.bytes`: largest batch, as stored.
     pub max_message_bytes: u32,
     /// `message.timestamp.type`.
-    pub message_timestamp_type: TimestampType,
-    /// `message.timestamp.before.max.ms`.
-    pub timestamp_before_max_ms: i64,
-    /// `message.timestamp.after.max.ms`.
-    pub timestamp_after_max_ms: i64,
-    /// `min.insync.replicas`; `None` is the cluster's default.
+    pub timestamp_type: TimestampType,
+    /// `message.timestamp.before.max.ms`: how far behind the leader's clock a record may be.
+    pub timestamp_before_max: Duration,
+    /// `message.timestamp.after.max.ms`: how far ahead of it.
+    pub timestamp_after_max: Duration,
+    /// `min.cleanable.dirty.ratio`, 0 to 1.
+    pub min_cleanable_dirty_ratio: f64,
+    /// `min.compaction.lag.ms`.
+    pub min_compaction_lag: Duration,
+    /// `min.insync.replicas`, if the topic says. `min_isr` tells what holds.
     pub min_insync_replicas: Option<u32>,
-    /// `retention.ms`; `None` is without end.
-    pub retention_ms: Option<i64>,
-    /// `retention.bytes`; `None` is without bound.
+    /// `retention.bytes` of one partition; `None` is unlimited.
     pub retention_bytes: Option<u64>,
+    /// `retention.ms`; `None` is unlimited.
+    pub retention: Option<Duration>,
     /// `segment.bytes`.
     pub segment_bytes: u64,
+    /// `segment.jitter.ms`.
+    pub segment_jitter: Duration,
     /// `segment.ms`.
-    pub segment_ms: i64,
-    /// `unclean.leader.election.enable`.
+    pub segment_age: Duration,
+    /// `unclean.leader.election.enable` (rule E7).
     pub unclean_leader_election: bool,
 }
 
-/// A setting that does not exist or does not take this value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// No topic setting has this name.
-    #[error("no topic setting is named `{name}`")]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// The value is not accepted.
-    #[error("`{name}` does not take `{value}`: {accepts}")]
-    Value {
-        /// The setting.
-        name: String,
-        /// The value.
-        value: String,
-        /// What it takes.
-        accepts: &'static str,
-    },
-}
-
-/// Type of a setting, for those who list them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingType {
-    /// `true` or `false`.
-    Boolean,
-    /// One word.
-    String,
-    /// 32 bits.
-    Int,
-    /// 64 bits.
-    Long,
-    /// A real number.
-    Double,
-    /// Words with commas between.
-    List,
-}
-
-/// One row of the table of settings.
-pub struct Setting {
-    /// Kafka's name.
-    pub name: &'static str,
-    /// Its type.
-    pub kind: SettingType,
-    /// Its default, as text.
-    pub default: &'static str,
-    /// What it takes.
-    pub accepts: &'static str,
-    /// What it does here.
-    pub documentation: &'static str,
-    apply: fn(&mut TopicConfig, &str) -> Option<()>,
-}
-
-/// Every topic setting, in order of name.
-pub const SETTINGS: &[Setting] = &[
-    setting(
-        "cleanup.policy",
-        SettingType::List,
-        "delete",
-        "`delete`, `compact` or both",
-        "what happens to old records",
-        |config, value| {
-            let mut policy = CleanupPolicy { delete: false, compact: false };
-            for word in value.split(',').map(str::trim) {
-                match word {
-                    "delete" => policy.delete = true,
-                    "compact" => policy.compact = true,
-                    _ => return None,
-                }
-            }
-            config.cleanup_policy = policy;
-            Some(())
-        },
-    ),
-    setting(
-        "compression.type",
-        SettingType::String,
-        "producer",
-        "`producer`, `uncompressed`, `gzip`, `snappy`, `lz4` or `zstd`",
-        "codec of stored batches; `producer` keeps them as they came",
-        |config, value| {
-            config.compression = match value {
-                "producer" => None,
-                "uncompressed" | "none" => Some(Codec::None),
-                name => Some(name.parse().ok()?),
-            };
-            Some(())
-        },
-    ),
-    setting(
-        "delete.retention.ms",
-        SettingType::Long,
-        "86400000",
-        "0 or more",
-        "how long a tombstone is kept on a compacted topic",
-        |config, value| {
-            config.delete_retention_ms = at_least(value, 0)?;
-            Some(())
-        },
-    ),
-    setting(
-        "file.delete.delay.ms",
-        SettingType::Long,
-        "60000",
-        "0 or more",
-        "accepted, without effect: objects are deleted by garbage collection",
-        |_, value| at_least(value, 0).map(drop),
-    ),
-    setting(
-        "flush.messages",
-        SettingType::Long,
-        "9223372036854775807",
-        "1 or more",
-        "accepted, without effect: every batch is synced before it is acknowledged",
-        |_, value| at_least(value, 1).map(drop),
-    ),
-    setting(
-        "flush.ms",
-        SettingType::Long,
-        "9223372036854775807",
-        "0 or more",
-        "accepted, without effect: every batch is synced before it is acknowledged",
-        |_, value| at_least(value, 0).map(drop),
-    ),
-    setting(
-        "follower.replication.throttled.replicas",
-        SettingType::List,
-        "",
-        "a list",
-        "accepted, without effect",
-        |_, _| Some(()),
-    ),
-    setting(
-        "index.interval.bytes",
-        SettingType::Int,
-        "4096",
-        "0 or more",
-        "accepted, without effect: the index has an entry per chunk",
-        |_, value| at_least(value, 0).map(drop),
-    ),
-    setting(
-        "leader.replication.throttled.replicas",
-        SettingType::List,
-        "",
-        "a list",
-        "accepted, without effect",
-        |_, _| Some(()),
-    ),
-    setting("local.retention.bytes", SettingType::Long, "-2", "-2 or more", "a hint for the cache", |_, value| {
-        at_least(value, -2).map(drop)
-    }),
-    setting("local.retention.ms", SettingType::Long, "-2", "-2 or more", "a hint for the cache", |_, value| {
-        at_least(value, -2).map(drop)
-    }),
-    setting(
-        "max.compaction.lag.ms",
-        SettingType::Long,
-        "9223372036854775807",
-        "1 or more",
-        "longest a record stays out of compaction",
-        |_, value| at_least(value, 1).map(drop),
-    ),
-    setting(
-        "max.message.bytes",
-        SettingType::Int,
-        "1048588",
-        "0 to 67108864",
-        "largest batch, as it comes (compressed)",
-        |config, value| {
-            config.max_message_bytes = value.parse().ok().filter(|bytes| *bytes <= BATCH_BYTES_MAX)?;
-            Some(())
-        },
-    ),
-    setting(
-        "message.timestamp.after.max.ms",
-        SettingType::Long,
-        "3600000",
-        "0 or more",
-        "how far ahead of the broker a record's time may be",
-        |config, value| {
-            config.timestamp_after_max_ms = at_least(value, 0)?;
-            Some(())
-        },
-    ),
-    setting(
-        "message.timestamp.before.max.ms",
-        SettingType::Long,
-        "9223372036854775807",
-        "0 or more",
-        "how far behind the broker a record's time may be",
-        |config, value| {
-            config.timestamp_before_max_ms = at_least(value, 0)?;
-            Some(())
-        },
-    ),
-    setting(
-        "message.timestamp.type",
-        SettingType::String,
-        "CreateTime",
-        "`CreateTime` or `LogAppendTime`",
-        "whose clock gives records their time",
-        |config, value| {
-            config.message_timestamp_type = match value {
-                "CreateTime" => TimestampType::CreateTime,
-                "LogAppendTime" => TimestampType::LogAppendTime,
-                _ => return None,
-            };
-            Some(())
-        },
-    ),
-    setting(
-        "min.cleanable.dirty.ratio",
-        SettingType::Double,
-        "0.5",
-        "0 to 1",
-        "how much of a log is dirty before it is compacted",
-        |_, value| value.parse().ok().filter(|ratio: &f64| (0.0..=1.0).contains(ratio)).map(drop),
-    ),
-    setting(
-        "min.compaction.lag.ms",
-        SettingType::Long,
-        "0",
-        "0 or more",
-        "how long a record stays out of compaction",
-        |_, value| at_least(value, 0).map(drop),
-    ),
-    setting(
-        "min.insync.replicas",
-        SettingType::Int,
-        "1",
-        "1 or more",
-        "least in-sync replicas for acks=all",
-        |config, value| {
-            config.min_insync_replicas = Some(value.parse().ok().filter(|replicas| *replicas >= 1)?);
-            Some(())
-        },
-    ),
-    setting(
-        "preallocate",
-        SettingType::Boolean,
-        "false",
-        "`true` or `false`",
-        "accepted, without effect: the WAL is always preallocated",
-        |_, value| boolean(value).map(drop),
-    ),
-    setting(
-        "remote.storage.enable",
-        SettingType::Boolean,
-        "true",
-        "only `true`: the log is always tiered to object storage",
-        "always on",
-        |_, value| boolean(value)?.then_some(()),
-    ),
-    setting(
-        "retention.bytes",
-        SettingType::Long,
-        "-1",
-        "-1 (no bound) or more",
-        "size above which the oldest segments are deleted",
-        |config, value| {
-            config.retention_bytes = u64::try_from(at_least(value, -1)?).ok();
-            Some(())
-        },
-    ),
-    setting(
-        "retention.ms",
-        SettingType::Long,
-        "604800000",
-        "-1 (for ever) or more",
-        "age, by the broker's time of append, above which segments are deleted",
-        |config, value| {
-            config.retention_ms = Some(at_least(value, -1)?).filter(|age| *age >= 0);
-            Some(())
-        },
-    ),
-    setting(
-        "segment.bytes",
-        SettingType::Int,
-        "1073741824",
-        "14 or more",
-        "size of a tail that is uploaded; at most 64 MiB counts",
-        |config, value| {
-            config.segment_bytes = u64::try_from(at_least(value, 14)?).ok()?;
-            Some(())
-        },
-    ),
-    setting(
-        "segment.index.bytes",
-        SettingType::Int,
-        "10485760",
-        "4 or more",
-        "accepted, without effect",
-        |_, value| at_least(value, 4).map(drop),
-    ),
-    setting(
-        "segment.jitter.ms",
-        SettingType::Long,
-        "0",
-        "0 or more",
-        "accepted, without effect: small tails share an object",
-        |_, value| at_least(value, 0).map(drop),
-    ),
-    setting(
-        "segment.ms",
-        SettingType::Long,
-        "604800000",
-        "1 or more",
-        "age of a tail that is uploaded; at most 10 minutes count",
-        |config, value| {
-            config.segment_ms = at_least(value, 1)?;
-            Some(())
-        },
-    ),
-    setting(
-        "unclean.leader.election.enable",
-        SettingType::Boolean,
-        "false",
-        "`true` or `false`",
-        "whether a replica that may lack acknowledged records may lead when no other can",
-        |config, value| {
-            config.unclean_leader_election = boolean(value)?;
-            Some(())
-        },
-    ),
-];
-
-const fn setting(
-    name: &'static str,
-    kind: SettingType,
-    default: &'static str,
-    accepts: &'static str,
-    documentation: &'static str,
-    apply: fn(&mut TopicConfig, &str) -> Option<()>,
-) -> Setting {
-    Setting { name, kind, default, accepts, documentation, apply }
-}
-
-fn at_least(value: &str, min: i64) -> Option<i64> {
-    value.trim().parse().ok().filter(|number| *number >= min)
-}
-
-fn boolean(value: &str) -> Option<bool> {
-    value.trim().to_ascii_lowercase().parse().ok()
-}
+/// Kafka's largest duration: for ever.
+const FOR_EVER: Duration = Duration::from_millis(i64::MAX as u64);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for TopicConfig {
-    /// Kafka's defaults: those of the table.
+    /// What holds without overrides. A test compares it with the table of settings.
     fn default() -> TopicConfig {
         TopicConfig {
             cleanup_policy: CleanupPolicy { delete: true, compact: false },
-            compression: None,
-            delete_retention_ms: 86_400_000,
+            compression_type: CompressionType::Producer,
+            compression_gzip_level: None,
+            compression_lz4_level: 9,
+            compression_zstd_level: 3,
+            delete_retention: DAY,
+            local_retention_bytes: LocalRetention::AsRetention,
+            local_retention_ms: LocalRetention::AsRetention,
+            max_compaction_lag: FOR_EVER,
             max_message_bytes: BATCH_BYTES_DEFAULT,
-            message_timestamp_type: TimestampType::CreateTime,
-            timestamp_before_max_ms: i64::MAX,
-            timestamp_after_max_ms: 3_600_000,
+            timestamp_type: TimestampType::CreateTime,
+            timestamp_before_max: FOR_EVER,
+            timestamp_after_max: Duration::from_secs(3600),
+            min_cleanable_dirty_ratio: 0.5,
+            min_compaction_lag: Duration::ZERO,
             min_insync_replicas: None,
-            retention_ms: Some(604_800_000),
             retention_bytes: None,
+            retention: Some(7 * DAY),
             segment_bytes: 1 << 30,
-            segment_ms: 604_800_000,
+            segment_jitter: Duration::ZERO,
+            segment_age: 7 * DAY,
             unclean_leader_election: false,
         }
     }
 }
 
 impl TopicConfig {
-    /// The settings of a topic that overrides some defaults.
+    /// Reads settings that differ from the defaults.
     ///
     /// # Errors
-    /// The first setting that does not exist or does not take its value.
+    /// The first setting that is unknown or has a bad value, and settings that contradict each other.
     pub fn from_overrides(overrides: &BTreeMap<String, String>) -> Result<TopicConfig, ConfigError> {
         let mut config = TopicConfig::default();
         for (name, value) in overrides {
-            let setting = SETTINGS.iter().find(|setting| setting.name == name);
-            let setting = setting.ok_or_else(|| ConfigError::Unknown { name: name.clone() })?;
-            (setting.apply)(&mut config, value).ok_or_else(|| ConfigError::Value {
-                name: name.clone(),
-                value: value.clone(),
-                accepts: setting.accepts,
-            })?;
+            let setting = Setting::find(name)?;
+            setting.apply(&mut config, value)?;
         }
+        config.check_relations(overrides)?;
         Ok(config)
     }
 
-    /// Whether records are deleted by age and size.
-    #[must_use]
-    pub fn deletes(&self) -> bool {
-        self.cleanup_policy.delete
-    }
-
-    /// Bytes at which a tail is uploaded.
+    /// Size at which a partition's tail is uploaded, in bytes.
     #[must_use]
     pub fn upload_bytes(&self) -> u64 {
         self.segment_bytes.min(UPLOAD_BYTES_MAX)
     }
 
-    /// Age at which a tail is uploaded, in milliseconds.
+    /// Age of its oldest record at which a partition's tail is uploaded.
     #[must_use]
-    pub fn upload_age_ms(&self) -> i64 {
-        self.segment_ms.min(UPLOAD_AGE_MS_MAX)
+    pub fn upload_age(&self) -> Duration {
+        self.segment_age.min(UPLOAD_AGE_MAX)
     }
 
-    /// What the topic asks of a producer's batch.
+    /// In-sync replicas that a commit needs in a topic of `replicas` replicas (rule I1).
     #[must_use]
-    pub fn produce_rules(&self, now: TimestampMs) -> ProduceRules {
-        ProduceRules {
-            batch_bytes_max: self.max_message_bytes,
-            compacted: self.cleanup_policy.compact,
-            timestamp_type: self.message_timestamp_type,
-            timestamp_before_max_ms: self.timestamp_before_max_ms,
-            timestamp_after_max_ms: self.timestamp_after_max_ms,
-            now,
-            codec: self.compression,
-        }
+    pub fn min_isr(&self, replicas: u32) -> u32 {
+        self.min_insync_replicas.unwrap_or(MIN_ISR_DEFAULT.min(replicas))
     }
+
+    /// Kafka's rules between settings.
+    fn check_relations(&self, overrides: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+        let refuse = |name: &'static str, accepted: &'static str| {
+            let value = overrides.get(name).cloned().unwrap_or_default();
+            Err(ConfigError::BadValue { name, value, accepted })
+        };
+        if self.min_compaction_lag > self.max_compaction_lag {
+            return refuse("min.compaction.lag.ms", "at most `max.compaction.lag.ms`");
+        }
+        let retention_ms = self.retention.map(|retention| u64::try_from(retention.as_millis()).unwrap_or(u64::MAX));
+        if exceeds(self.local_retention_ms, retention_ms) {
+            return refuse("local.retention.ms", "at most `retention.ms`");
+        }
+        if exceeds(self.local_retention_bytes, self.retention_bytes) {
+            return refuse("local.retention.bytes", "at most `retention.bytes`");
+        }
+        Ok(())
+    }
+}
+
+/// Whether local data would outlive the topic's own retention.
+fn exceeds(local: LocalRetention, whole: Option<u64>) -> bool {
+    match (local, whole) {
+        (LocalRetention::AsRetention, _) | (_, None) => false,
+        (LocalRetention::Unlimited, Some(_)) => true,
+        (LocalRetention::Limit(local), Some(whole)) => local > whole,
+    }
+}
+
+/// Why settings were refused. Kafka's `INVALID_CONFIG`, save `NotAList` (`INVALID_REQUEST`).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No topic setting has this name.
+    #[error("unknown topic setting `{0}`")]
+    Unknown(String),
+    /// The setting does not take this value.
+    #[error("topic setting `{name}` cannot be `{value}`: it takes {accepted}")]
+    BadValue {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        accepted: &'static str,
+    },
+    /// Only settings that hold a list can be appended to or subtracted from.
+    #[error("topic setting `{0}` is no list: only `set` and `delete` apply")]
+    NotAList(&'static str),
+}
+
+/// One change of one setting, as Kafka's `IncrementalAlterConfigs` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Alteration {
+    /// Overrides the default.
+    Set(String),
+    /// Goes back to the default.
+    Delete,
+    /// Adds items to a list, those it has not.
+    Append(String),
+    /// Takes items from a list.
+    Subtract(String),
+}
+
+/// Applies alterations to a topic's overrides, in order, and checks the result as a whole. Nothing is kept on an error.
+///
+/// # Errors
+/// As `TopicConfig::from_overrides`; `NotAList` for a list operation on another setting.
+pub fn alter(
+    overrides: &BTreeMap<String, String>,
+    alterations: &[(String, Alteration)],
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    let mut altered = overrides.clone();
+    for (name, alteration) in alterations {
+        let setting = Setting::find(name)?;
+        let current = || items(altered.get(name).map_or(setting.default, String::as_str));
+        let value = match alteration {
+            Alteration::Set(value) => Some(value.clone()),
+            Alteration::Delete => None,
+            Alteration::Append(_) | Alteration::Subtract(_) if setting.kind != SettingKind::List => {
+                return Err(ConfigError::NotAList(setting.name));
+            }
+            Alteration::Append(value) => {
+                let mut list = current();
+                for item in items(value) {
+                    if !list.contains(&item) {
+                        list.push(item);
+                    }
+                }
+                Some(list.join(","))
+            }
+            Alteration::Subtract(value) => {
+                let gone = items(value);
+                let mut list = current();
+                list.retain(|item| !gone.contains(item));
+                Some(list.join(","))
+            }
+        };
+        match value {
+            Some(value) => altered.insert(name.clone(), value),
+            None => altered.remove(name),
+        };
+    }
+    TopicConfig::from_overrides(&altered)?;
+    Ok(altered)
+}
+
+/// The items of a list's text.
+fn items(list: &str) -> Vec<String> {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+/// Where a setting's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigSource {
+    /// The topic overrides it. Kafka's `DYNAMIC_TOPIC_CONFIG`, 1.
+    Topic,
+    /// Kafka's `DEFAULT_CONFIG`, 5.
+    Default,
+}
+
+/// A setting with the value that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// What is fixed about it: name, kind, default, documentation.
+    pub setting: &'static Setting,
+    /// The value that holds.
+    pub value: String,
+    /// Where it comes from; under `Topic` the setting's default is its only synonym.
+    pub source: ConfigSource,
+}
+
+/// Every topic setting, by name, with the value that holds under these overrides and `replicas` replicas.
+#[must_use]
+pub fn describe(overrides: &BTreeMap<String, String>, replicas: u32) -> Vec<Described> {
+    let described = |setting: &'static Setting| match overrides.get(setting.name) {
+        Some(value) => Described { setting, value: value.clone(), source: ConfigSource::Topic },
+        None => {
+            let value = match setting.name {
+                "min.insync.replicas" => MIN_ISR_DEFAULT.min(replicas).to_string(),
+                _ => setting.default.to_owned(),
+            };
+            Described { setting, value, source: ConfigSource::Default }
+        }
+    };
+    SETTINGS.iter().map(described).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn overrides(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    }
-
-    #[test]
-    fn the_default_of_every_setting_is_what_the_defaults_are() {
-        // `min.insync.replicas` is the cluster's when it is not set.
-        let pairs: Vec<(&str, &str)> = SETTINGS
-            .iter()
-            .filter(|setting| {
-                setting.name != "min.insync.replicas" && setting.kind != SettingType::List
-                    || setting.name == "cleanup.policy"
-            })
-            .map(|setting| (setting.name, setting.default))
-            .collect();
-        assert_eq!(TopicConfig::from_overrides(&overrides(&pairs)), Ok(TopicConfig::default()));
-        assert!(SETTINGS.is_sorted_by_key(|setting| setting.name));
-    }
-
-    #[test]
-    fn settings_take_what_kafka_takes() {
-        let config = TopicConfig::from_overrides(&overrides(&[
-            ("cleanup.policy", "delete, compact"),
-            ("compression.type", "zstd"),
-            ("message.timestamp.type", "LogAppendTime"),
-            ("retention.ms", "-1"),
-            ("retention.bytes", "1000"),
-            ("segment.bytes", "100"),
-            ("max.message.bytes", "51200"),
-        ]));
-        let config = config.expect("all are valid");
-        assert_eq!(config.cleanup_policy, CleanupPolicy { delete: true, compact: true });
-        assert_eq!(config.compression, Some(Codec::Zstd));
-        assert_eq!(config.message_timestamp_type, TimestampType::LogAppendTime);
-        assert_eq!((config.retention_ms, config.retention_bytes), (None, Some(1000)));
-        assert_eq!((config.upload_bytes(), config.max_message_bytes), (100, 51_200));
-    }
-
-    #[test]
-    fn a_wrong_setting_says_its_name_its_value_and_what_it_takes() {
-        for (name, value) in [
-            ("retention.ms", "a week"),
-            ("retention.ms", "-2"),
-            ("cleanup.policy", "deleet"),
-            ("cleanup.policy", ""),
-            ("compression.type", "brotli"),
-            ("remote.storage.enable", "false"),
-            ("max.message.bytes", "67108865"),
-            ("min.insync.replicas", "0"),
-            ("segment.bytes", "13"),
-            ("unclean.leader.election.enable", "perhaps"),
-            ("min.cleanable.dirty.ratio", "NaN"),
-        ] {
-            let error = TopicConfig::from_overrides(&overrides(&[(name, value)])).expect_err(name).to_string();
-            assert!(error.contains(name) && error.contains(value), "{error}");
-        }
-        let unknown = TopicConfig::from_overrides(&overrides(&[("retention.minutes", "1")]));
-        assert_eq!(unknown, Err(ConfigError::Unknown { name: "retention.minutes".into() }));
-    }
-}
+mod tests;
