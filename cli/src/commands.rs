@@ -31,16 +31,16 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// Runs a command to its end.
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
+/// Runs a command to its end. `whole` is the whole command line, for those that describe it.
+pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure> {
     match command {
         Command::Topic(args) => client(topic::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),
         Command::Bench(args) => client(bench::run(args)),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(&args, whole),
+        Command::Man(args) => man::run(&args, whole),
     }
 }
 

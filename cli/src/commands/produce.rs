@@ -41,9 +41,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2m")]
     delivery_timeout: Duration,
     #[command(flatten)]
-    connection: ConnectionArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 /// How records are sent; `bench` has the same arguments.
