@@ -250,13 +250,16 @@ impl Batch {
         TimestampMs(i64::from_be_bytes(read(&self.head, field::BASE_TIMESTAMP)))
     }
 
-    /// Largest timestamp, as the producer (or the broker's stamp) says; where the header says none, that of the first record.
+    /// Largest timestamp, as the producer (or the broker's stamp) says, but not below the first record's: the header may say none.
     ///
     /// Lookups by time go by it: a producer that claims too little is found by its claim.
     #[must_use]
     pub fn max_timestamp(&self) -> TimestampMs {
         let claimed = TimestampMs(i64::from_be_bytes(read(&self.head, field::MAX_TIMESTAMP)));
-        if claimed == TimestampMs::NONE { self.base_timestamp() } else { claimed }
+        match self.timestamp_type() {
+            TimestampType::CreateTime => claimed.max(self.base_timestamp()),
+            TimestampType::LogAppendTime => claimed,
+        }
     }
 
     /// Attribute bit 5.

@@ -84,7 +84,10 @@ impl Consumer {
     ///
     /// # Errors
     /// `UnknownTopicOrPartition`, or why an offset could not be found; the assignment is then as before.
-    pub async fn assign(&mut self, partitions: impl IntoIterator<Item = (TopicPartition, StartAt)>) -> Result<(), Error> {
+    pub async fn assign(
+        &mut self,
+        partitions: impl IntoIterator<Item = (TopicPartition, StartAt)>,
+    ) -> Result<(), Error> {
         let mut starts = Vec::new();
         for (partition, at) in partitions {
             let offset = self.find(&partition, at).await?;

@@ -45,10 +45,7 @@ pub(super) enum Choice {
     /// To this partition.
     Partition(u32),
     /// To any of so many.
-    Any {
-        count: u32,
-        random: u32,
-    },
+    Any { count: u32, random: u32 },
 }
 
 /// A record to append, with all that goes with it.

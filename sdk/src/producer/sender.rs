@@ -280,7 +280,8 @@ impl Sender {
         self.jobs.spawn(async move {
             sleep(pause).await;
             // An id that was handed out and got lost is not missed.
-            let call = |channel| async move { answer(log_client(channel).init_producer(v1::InitProducerRequest {}).await) };
+            let call =
+                |channel| async move { answer(log_client(channel).init_producer(v1::InitProducerRequest {}).await) };
             let identity = client.call(Repeat::Safe, call).await.and_then(|told| {
                 let epoch = u16::try_from(told.producer_epoch)
                     .map_err(|_| Error::new(ErrorCode::UnknownServerError, "the broker gave an impossible epoch"))?;
