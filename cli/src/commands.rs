@@ -4,6 +4,8 @@ mod bench;
 mod cluster;
 mod completions;
 mod consume;
+mod deliveries;
+mod demo;
 mod man;
 mod produce;
 mod status;
@@ -15,6 +17,8 @@ use std::future::Future;
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// The tour, on real events: publish, upload, kill the broker, replay, and check
+    Demo(demo::Args),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
     /// Write records, one for each line of input
@@ -31,16 +35,17 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// Runs a command to its end.
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
+/// Runs a command to its end. `whole` is the whole command line, for those that describe it.
+pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure> {
     match command {
+        Command::Demo(args) => client(demo::run(args)),
         Command::Topic(args) => client(topic::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),
         Command::Bench(args) => client(bench::run(args)),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(&args, whole),
+        Command::Man(args) => man::run(&args, whole),
     }
 }
 

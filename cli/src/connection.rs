@@ -29,7 +29,11 @@ impl ConnectionArgs {
         let mut config = ClientConfig::new(&self.bootstrap).map_err(|error| Failure::usage(error.to_string()))?;
         config.client_id = concat!("millpond-cli/", env!("CARGO_PKG_VERSION")).to_owned();
         config.tls = self.tls()?;
-        Client::with_config(config).await.map_err(|error| Failure::new(error.to_string()))
+        Client::with_config(config).await.map_err(|error| match error.code {
+            Some(_) => Failure::new(error.to_string()),
+            // The connection failed: perhaps nobody is there.
+            None => Failure::new(format!("{error}; is it running, and is --bootstrap its gRPC port?")),
+        })
     }
 
     fn tls(&self) -> Result<Option<Tls>, Failure> {

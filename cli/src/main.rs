@@ -6,6 +6,7 @@ mod commands;
 mod connection;
 mod environment;
 mod failure;
+mod flights;
 mod input;
 mod output;
 mod progress;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
         .collect();
     let command = arguments::read(&variables);
-    match commands::run(command) {
+    match commands::run(command, arguments::command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

@@ -22,9 +22,9 @@ enum Action {
     #[command(after_help = "Example: millpond cluster describe --bootstrap broker-0:7400")]
     Describe {
         #[command(flatten)]
-        connection: ConnectionArgs,
-        #[command(flatten)]
         output: OutputArgs,
+        #[command(flatten)]
+        connection: ConnectionArgs,
     },
 }
 

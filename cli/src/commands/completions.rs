@@ -1,6 +1,5 @@
 //! `millpond completions`: what a shell needs to complete our command line.
 
-use crate::arguments;
 use crate::failure::Failure;
 use crate::output::Out;
 use clap_complete::Shell;
@@ -14,9 +13,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, mut whole: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut arguments::command(), "millpond", &mut script);
+    clap_complete::generate(args.shell, &mut whole, "millpond", &mut script);
     let mut out = Out::new();
     out.with(|out| out.write_all(&script))?;
     out.flush()

@@ -47,9 +47,9 @@ pub(crate) struct Args {
     #[arg(long, default_value = "%v\\n", conflicts_with = "output")]
     format: Format,
     #[command(flatten)]
-    connection: ConnectionArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

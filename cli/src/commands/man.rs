@@ -1,6 +1,5 @@
 //! `millpond man`: the manual, as one page for all commands or for one of them.
 
-use crate::arguments;
 use crate::failure::{Doing, Failure};
 use crate::output::Out;
 
@@ -12,8 +11,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut command = arguments::command();
+pub(super) fn run(args: &Args, mut command: clap::Command) -> Result<(), Failure> {
     command.build();
     for name in &args.command {
         let unknown = || Failure::usage(format!("no command `{}`; see `millpond --help`", args.command.join(" ")));

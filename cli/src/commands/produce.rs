@@ -1,5 +1,6 @@
 //! `millpond produce`: one record for each line of input. Ends well only if every record was acknowledged.
 
+use super::deliveries::Deliveries;
 use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::input::{self, Portion};
@@ -9,9 +10,7 @@ use crate::records::escape::unescape;
 use crate::records::lines::Lines;
 use crate::signals::Shutdown;
 use crate::units;
-use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
-use millpond_sdk::{Acks, Codec, Delivery, Producer, ProducerConfig, ProducerRecord, TimestampMs};
+use millpond_sdk::{Acks, Codec, Producer, ProducerConfig, ProducerRecord, TimestampMs};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,9 +40,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2m")]
     delivery_timeout: Duration,
     #[command(flatten)]
-    connection: ConnectionArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 /// How records are sent; `bench` has the same arguments.
@@ -198,45 +197,10 @@ impl Sending {
     async fn finish(mut self, stopped: Result<(), Failure>) -> Result<u64, Failure> {
         self.producer.close().await;
         let settled = self.deliveries.settle().await;
-        let acknowledged = self.deliveries.acknowledged;
+        let acknowledged = self.deliveries.acknowledged();
         match stopped.and(settled) {
             Ok(()) => Ok(acknowledged),
             Err(failure) => Err(Failure::new(format!("{failure}; {acknowledged} records were acknowledged"))),
         }
-    }
-}
-
-/// Records on their way, and how many have arrived. Their number is bounded by the producer's memory.
-#[derive(Default)]
-struct Deliveries {
-    pending: FuturesUnordered<Delivery>,
-    acknowledged: u64,
-}
-
-impl Deliveries {
-    fn add(&mut self, delivery: Delivery) {
-        self.pending.push(delivery);
-    }
-
-    /// Counts what has arrived, without waiting.
-    fn look(&mut self) -> Result<(), Failure> {
-        while let Some(Some(delivered)) = self.pending.next().now_or_never() {
-            delivered.map_err(|error| Failure::new(error.to_string()))?;
-            self.acknowledged += 1;
-        }
-        Ok(())
-    }
-
-    /// Waits for all of them. The first failure is told, and the rest is counted all the same.
-    async fn settle(&mut self) -> Result<(), Failure> {
-        let mut first = Ok(());
-        while let Some(delivered) = self.pending.next().await {
-            match delivered {
-                Ok(_) => self.acknowledged += 1,
-                Err(error) if first.is_ok() => first = Err(Failure::new(error.to_string())),
-                Err(_) => {}
-            }
-        }
-        first
     }
 }

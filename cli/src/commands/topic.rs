@@ -120,9 +120,9 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Common {
     #[command(flatten)]
-    connection: ConnectionArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 #[derive(Clone, Copy, Debug)]

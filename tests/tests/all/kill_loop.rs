@@ -21,8 +21,10 @@ type Acknowledged = Vec<(u32, Offset, u64)>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acked_records_survive_kills_once_and_in_order_while_uploads_and_trims_go_on() {
-    let kills: u32 = std::env::var("MILLPOND_KILLS").map_or(5, |kills| kills.parse().expect("MILLPOND_KILLS is a number"));
-    let seed: u64 = std::env::var("MILLPOND_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().expect("a number"));
+    let kills: u32 =
+        std::env::var("MILLPOND_KILLS").map_or(5, |kills| kills.parse().expect("MILLPOND_KILLS is a number"));
+    let seed: u64 =
+        std::env::var("MILLPOND_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().expect("a number"));
     println!("MILLPOND_SEED={seed} MILLPOND_KILLS={kills}");
     let mut random = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -133,7 +135,8 @@ async fn consumer(bootstrap: &str) -> Consumer {
 fn push(logs: &mut BTreeMap<u32, Log>, record: &millpond_sdk::ConsumerRecord) {
     let log = logs.entry(record.partition).or_default();
     assert_eq!(record.offset.0, log.len() as u64, "offsets are dense: none skipped, none repeated");
-    let text = |bytes: &Option<bytes::Bytes>| String::from_utf8(bytes.as_ref().expect("not null").to_vec()).expect("text");
+    let text =
+        |bytes: &Option<bytes::Bytes>| String::from_utf8(bytes.as_ref().expect("not null").to_vec()).expect("text");
     let producer = text(&record.key).parse().expect("a producer's number");
     let number = text(&record.value).split(':').next().and_then(|number| number.parse().ok()).expect("a number");
     log.push((producer, number));
@@ -149,7 +152,8 @@ fn check(acknowledged: &[Acknowledged], logs: &BTreeMap<u32, Log>) {
     }
     for (partition, log) in logs {
         for producer in 0..acknowledged.len() as u32 {
-            let numbers: Vec<u64> = log.iter().filter(|(from, _)| *from == producer).map(|(_, number)| *number).collect();
+            let numbers: Vec<u64> =
+                log.iter().filter(|(from, _)| *from == producer).map(|(_, number)| *number).collect();
             let increasing = numbers.windows(2).all(|pair| pair[0] < pair[1]);
             assert!(increasing, "producer {producer} in partition {partition}: once each and in order");
         }

@@ -41,9 +41,9 @@ pub(super) struct Args {
     #[command(flatten)]
     sending: SendingArgs,
     #[command(flatten)]
-    connection: ConnectionArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 /// One producer's part: every `producers`-th record, beginning with its own number.

@@ -30,9 +30,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "P")]
     partition: Option<u32>,
     #[command(flatten)]
-    connection: ConnectionArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 /// What is read.
