@@ -1,1 +1,3 @@
 //! The front doors. Each decodes, calls one method of `Broker`, encodes; none decides or keeps state beyond its connection.
+
+pub mod grpc;
