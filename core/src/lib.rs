@@ -6,8 +6,4 @@ pub mod flush;
 pub mod records;
 pub mod replica;
 pub mod topic_config;
-pub mod flush;
-pub mod records;
-pub mod replica;
-pub mod topic_config;
 pub mod topic_name;
