@@ -9,10 +9,13 @@ mod failure;
 mod flights;
 mod input;
 mod output;
+#[cfg_attr(not(test), expect(dead_code, reason = "the broker that binds ports is not there yet"))]
+mod ports;
 mod progress;
 mod records;
 #[cfg(test)]
 mod schemas;
+#[cfg_attr(not(test), expect(dead_code, reason = "the broker that takes these settings is not there yet"))]
 mod settings;
 mod signals;
 mod time;
