@@ -19,9 +19,6 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How much longer than the broker an answer is waited for.
-const ANSWER_SLACK: Duration = Duration::from_secs(5);
-
 /// How long the sender sleeps when nothing at all is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -67,7 +64,8 @@ impl Sender {
             idempotent: config.idempotent(),
             max_in_flight: config.max_in_flight,
             delivery_timeout: config.delivery_timeout,
-            answer_timeout: config.request_timeout + ANSWER_SLACK,
+            // The broker answers within the request's timeout; a quarter more is for the way.
+            answer_timeout: config.request_timeout + config.request_timeout / 4,
             backoff: config.retry_backoff,
         };
         Sender {
