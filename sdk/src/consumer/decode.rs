@@ -227,8 +227,12 @@ mod tests {
     fn reading_begins_inside_a_batch() {
         let batches = || vec![batch(10, &["a", "b", "c"], None), batch(13, &["d"], None)];
         let check = |position, expected: &[&str]| {
-            let (values, end) = read(decoder(batches(), vec![], IsolationLevel::ReadUncommitted), Offset(position)).expect("sound");
-            assert_eq!((values.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), end), (expected, Offset(14).max(Offset(position))));
+            let (values, end) =
+                read(decoder(batches(), vec![], IsolationLevel::ReadUncommitted), Offset(position)).expect("sound");
+            assert_eq!(
+                (values.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), end),
+                (expected, Offset(14).max(Offset(position)))
+            );
         };
         check(10, &["a", "b", "c", "d"]);
         check(12, &["c", "d"]);
@@ -250,7 +254,8 @@ mod tests {
             ]
         };
         let aborted = vec![Aborted { producer: ProducerId(1), first_offset: Offset(0) }];
-        let committed = read(decoder(batches(), aborted.clone(), IsolationLevel::ReadCommitted), Offset(0)).expect("sound");
+        let committed =
+            read(decoder(batches(), aborted.clone(), IsolationLevel::ReadCommitted), Offset(0)).expect("sound");
         assert_eq!(committed, (vec!["plain".into(), "open-2".into(), "again-1".into()], Offset(7)));
         let all = read(decoder(batches(), aborted, IsolationLevel::ReadUncommitted), Offset(0)).expect("sound");
         assert_eq!(all.0, ["open-1", "plain", "open-2", "again-1"]);
@@ -264,7 +269,8 @@ mod tests {
         bytes[last] ^= 1;
         let mut bytes: Bytes = bytes.freeze();
         let damaged = Batch::take(&mut bytes).expect("whole").expect("there");
-        let error = read(decoder(vec![damaged], vec![], IsolationLevel::ReadUncommitted), Offset(5)).expect_err("damaged");
+        let error =
+            read(decoder(vec![damaged], vec![], IsolationLevel::ReadUncommitted), Offset(5)).expect_err("damaged");
         assert_eq!(error.code, Some(ErrorCode::CorruptMessage));
         assert!(error.to_string().starts_with("t:0 offset 5: "), "{error}");
     }

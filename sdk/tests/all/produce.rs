@@ -84,7 +84,8 @@ async fn a_refused_record_fails_alone() {
 #[tokio::test]
 async fn records_that_linger_share_a_batch_and_flush_sends_it() {
     let broker = Scripted::start(1).await;
-    let config = ProducerConfig { linger: Duration::from_secs(60), compression: Codec::Zstd, ..ProducerConfig::default() };
+    let config =
+        ProducerConfig { linger: Duration::from_secs(60), compression: Codec::Zstd, ..ProducerConfig::default() };
     let producer = Producer::new(&client(&broker).await, config).expect("valid");
     let deliveries = [send(&producer, "a").await, send(&producer, "b").await, send(&producer, "c").await];
     producer.flush().await;
@@ -165,6 +166,7 @@ async fn records_without_acks_are_delivered_without_offset() {
     let delivery = send(&producer, "a").await;
     assert_eq!(delivery.await.expect("handed over").offset, None);
     producer.close().await;
+    assert_eq!(broker.values(0), ["a"], "closing does not cut off what was handed over");
 }
 
 #[tokio::test]

@@ -187,10 +187,7 @@ impl Log for Service {
     type ProduceStream = UnboundedReceiverStream<Result<v1::ProduceResponse, Status>>;
     type FetchStream = UnboundedReceiverStream<Result<v1::FetchResponse, Status>>;
 
-    async fn metadata(
-        &self,
-        request: Request<v1::MetadataRequest>,
-    ) -> Result<Response<v1::MetadataResponse>, Status> {
+    async fn metadata(&self, request: Request<v1::MetadataRequest>) -> Result<Response<v1::MetadataResponse>, Status> {
         let mut state = self.state();
         state.metadata_calls += 1;
         let grpc = state.address.clone();
@@ -338,7 +335,9 @@ async fn push(
         }
         let ids: Vec<u64> = subscribed.keys().copied().collect();
         for id in ids {
-            while credit > 0 && let Some(&(partition, offset)) = subscribed.get(&id) {
+            while credit > 0
+                && let Some(&(partition, offset)) = subscribed.get(&id)
+            {
                 let mut state = shared.state.lock().expect("no panic");
                 let end = state.end(partition);
                 let out_of_range = offset < state.log_start || offset > end;

@@ -358,7 +358,8 @@ fn a_timeout_of_the_broker_leaves_the_batch_in_doubt_and_it_goes_again() {
     let mut bench = Bench::new();
     bench.push(1);
     let sent = bench.send();
-    let timed_out = millpond_proto::v1::Error { reason: "REQUEST_TIMED_OUT".into(), retriable: true, ..Default::default() };
+    let timed_out =
+        millpond_proto::v1::Error { reason: "REQUEST_TIMED_OUT".into(), retriable: true, ..Default::default() };
     bench.answer(sent[0], Err(timed_out.into()));
     bench.recover();
     let again = bench.send();
