@@ -1,9 +1,35 @@
-//! The one binary. Logic that a library could hold does not belong here.
+//! The one binary. Reads the command line and the environment, runs one command, and turns its failure into an exit code.
+//! Logic that a library could hold does not belong here.
 
+mod arguments;
+mod commands;
+mod connection;
 mod environment;
 mod failure;
+mod flights;
+mod input;
+mod output;
+#[cfg_attr(not(test), expect(dead_code, reason = "the broker that binds ports is not there yet"))]
+mod ports;
+mod progress;
 mod records;
+#[cfg(test)]
+mod schemas;
+#[cfg_attr(not(test), expect(dead_code, reason = "the broker that takes these settings is not there yet"))]
 mod settings;
+mod signals;
+mod time;
 mod units;
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let variables: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .collect();
+    let command = arguments::read(&variables);
+    match commands::run(command, arguments::command()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

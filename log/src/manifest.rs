@@ -11,8 +11,6 @@ mod entry;
 mod node;
 mod roll;
 mod swap;
-#[cfg(test)]
-mod tests;
 mod view;
 
 pub use entry::{OpenTxns, RolledRef, SegmentEntry};
@@ -175,3 +173,6 @@ impl ManifestRoot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

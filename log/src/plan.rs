@@ -115,3 +115,6 @@ fn plan_segment(index: &SegmentIndex, offset: Offset, until: Offset, bytes_max: 
     let below = chunks.partition_point(|chunk| chunk.base < until);
     (below > 0).then(|| index.span(span.chunks.start..span.chunks.start + below))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,15 +5,14 @@
 //! A segment is one contiguous range of an object and describes itself, so that a cluster can be rebuilt from the bucket:
 //! `header | index | data | append times | producer snapshot`, integers little endian. The data are the batches, byte for
 //! byte as produced, with nothing between them. Every byte is under a CRC-32C: header and index under the index's, data
-//! under one per chunk, the other two blocks under their own. `format` holds the layout of the header and the index.
+//! under one per chunk, the other two blocks under their own. `header` and `format` hold the layout of the first two.
 
 mod append_times;
 mod bundle;
 mod format;
+mod header;
 mod index;
 mod read;
-#[cfg(test)]
-mod tests;
 mod time;
 mod write;
 
@@ -21,7 +20,7 @@ pub use append_times::AppendTimes;
 pub use bundle::{
     BUNDLE_FOOTER_BYTES, BuiltObject, BundleDirectory, BundleFooter, BundleItem, BundleWriter, PlacedSegment,
 };
-pub use format::{HEADER_BYTES, SegmentHeader};
+pub use header::{HEADER_BYTES, SegmentHeader};
 pub use index::{Chunk, ChunkSpan, SegmentIndex};
 pub use read::ReadBounds;
 pub use time::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
@@ -179,3 +178,8 @@ impl SegmentError {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;

@@ -72,33 +72,61 @@ impl ManifestRoot {
     }
 }
 
-pub(super) fn encode_node(node: &ManifestNode) -> Bytes {
-    let mut out = begin(NODE_MAGIC);
-    put_partition(&mut out, node.partition);
-    out.put_u8(node.level());
-    put_varint(&mut out, node.span().expect("checked when it was made").base.0);
-    match &node.items {
-        NodeItems::Segments(entries) => put_list(&mut out, entries, put_entry),
-        NodeItems::Manifests(rolled) => put_list(&mut out, rolled, put_rolled),
+impl ManifestNode {
+    /// The object's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = begin(NODE_MAGIC);
+        put_partition(&mut out, self.partition);
+        out.put_u8(self.level());
+        put_varint(&mut out, self.span().expect("checked when it was made").base.0);
+        match &self.items {
+            NodeItems::Segments(entries) => put_list(&mut out, entries, put_entry),
+            NodeItems::Manifests(rolled) => put_list(&mut out, rolled, put_rolled),
+        }
+        finish(out)
     }
-    finish(out)
-}
 
-pub(super) fn decode_node(bytes: &[u8]) -> Result<ManifestNode, ManifestError> {
-    let mut fields = open(bytes, NODE_MAGIC)?;
-    let partition = partition(&mut fields)?;
-    let level = fields.u8()?;
-    let base = Offset(fields.varint()?);
-    let items = match level {
-        1 => NodeItems::Segments(list(&mut fields, base, ENTRY_BYTES_MIN, |f, base| entry(f, partition, base))?.0),
-        _ => NodeItems::Manifests(list(&mut fields, base, ROLLED_BYTES_MIN, |f, base| rolled(f, partition, base))?.0),
-    };
-    fields.end()?;
-    let node = ManifestNode { partition, items };
-    if node.level() != level {
-        return Err(ManifestError::Malformed("items are of another level"));
+    /// Reads a rolled manifest.
+    ///
+    /// # Errors
+    /// Every `ManifestError` but `OtherManifest`.
+    pub fn decode(bytes: &[u8]) -> Result<ManifestNode, ManifestError> {
+        let mut fields = open(bytes, NODE_MAGIC)?;
+        let partition = partition(&mut fields)?;
+        let level = fields.u8()?;
+        let base = Offset(fields.varint()?);
+        let items = match level {
+            1 => NodeItems::Segments(list(&mut fields, base, ENTRY_BYTES_MIN, |f, base| entry(f, partition, base))?.0),
+            _ => {
+                NodeItems::Manifests(list(&mut fields, base, ROLLED_BYTES_MIN, |f, base| rolled(f, partition, base))?.0)
+            }
+        };
+        fields.end()?;
+        let node = ManifestNode { partition, items };
+        node.span().map_err(ManifestError::Malformed)?;
+        if node.level() == level { Ok(node) } else { Err(ManifestError::Malformed("items are of another level")) }
     }
-    Ok(node)
+
+    /// Reads the object that `reference` names and makes sure that it is the one (rule S11).
+    ///
+    /// # Errors
+    /// Every `ManifestError`.
+    pub fn open(reference: &RolledRef, partition: PartitionId, bytes: &[u8]) -> Result<ManifestNode, ManifestError> {
+        if bytes.len() as u64 != u64::from(reference.length) {
+            return Err(ManifestError::OtherManifest("length"));
+        }
+        if crc32c::crc32c(bytes) != reference.crc {
+            return Err(ManifestError::Corrupt);
+        }
+        let node = ManifestNode::decode(bytes)?;
+        match () {
+            () if node.partition != partition => Err(ManifestError::OtherManifest("partition")),
+            () if node.level() != reference.level => Err(ManifestError::OtherManifest("level")),
+            () if node.span() != Ok(reference.span()) => Err(ManifestError::OtherManifest("what it covers")),
+            () => Ok(node),
+        }
+    }
 }
 
 /// Size of the encoded entry in bytes.

@@ -1,11 +1,8 @@
 //! A rolled manifest: an immutable object in the bucket that lists adjoining segments, or rolled manifests of the level below.
 
-use super::ManifestError;
-use super::codec;
 use super::entry::{Cover, RolledRef, SegmentEntry, Span};
 use crate::ids::PartitionId;
 use crate::object_key::ObjectKey;
-use bytes::Bytes;
 
 /// A rolled manifest. Never empty; its items adjoin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,22 +29,6 @@ impl ManifestNode {
         let node = ManifestNode { partition, items };
         node.span().unwrap_or_else(|reason| panic!("manifest built wrong: {reason}"));
         node
-    }
-
-    /// Reads a rolled manifest.
-    ///
-    /// # Errors
-    /// Every `ManifestError` but `OtherManifest`.
-    pub fn decode(bytes: &[u8]) -> Result<ManifestNode, ManifestError> {
-        let node = codec::decode_node(bytes)?;
-        node.span().map_err(ManifestError::Malformed)?;
-        Ok(node)
-    }
-
-    /// The object's bytes.
-    #[must_use]
-    pub fn encode(&self) -> Bytes {
-        codec::encode_node(self)
     }
 
     /// The partition.
@@ -95,26 +76,6 @@ impl ManifestNode {
             base: span.base,
             end: span.end,
             totals: span.totals,
-        }
-    }
-
-    /// Reads the object that `reference` names and makes sure that it is the one (rule S11).
-    ///
-    /// # Errors
-    /// Every `ManifestError`.
-    pub fn open(reference: &RolledRef, partition: PartitionId, bytes: &[u8]) -> Result<ManifestNode, ManifestError> {
-        if bytes.len() as u64 != u64::from(reference.length) {
-            return Err(ManifestError::OtherManifest("length"));
-        }
-        if crc32c::crc32c(bytes) != reference.crc {
-            return Err(ManifestError::Corrupt);
-        }
-        let node = ManifestNode::decode(bytes)?;
-        match () {
-            () if node.partition != partition => Err(ManifestError::OtherManifest("partition")),
-            () if node.level() != reference.level => Err(ManifestError::OtherManifest("level")),
-            () if node.span() != Ok(reference.span()) => Err(ManifestError::OtherManifest("what it covers")),
-            () => Ok(node),
         }
     }
 }

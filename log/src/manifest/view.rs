@@ -29,6 +29,16 @@ pub enum Lookup<T> {
     Need(RolledRef),
 }
 
+impl<T> Lookup<T> {
+    /// The same with another answer.
+    pub fn map<U>(self, answer: impl FnOnce(T) -> U) -> Lookup<U> {
+        match self {
+            Lookup::Found(found) => Lookup::Found(answer(found)),
+            Lookup::Need(rolled) => Lookup::Need(rolled),
+        }
+    }
+}
+
 /// How much of a log to keep. Age is that of the broker's append time, so that no client's clock pins or expires a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {

@@ -161,8 +161,8 @@ impl BundleFooter {
         let ends_before_it = (BUNDLE_FOOTER_BYTES as u64).checked_add(u64::from(directory_length));
         match () {
             () if magic != MAGIC => Err(SegmentError::Malformed { what: WHAT, reason: "no bundle ends here" }),
-            () if version > VERSION => Err(SegmentError::NewerVersion { found: version, known: VERSION }),
             () if crc32c::crc32c(covered).to_le_bytes() != crc => Err(SegmentError::Corrupt { what: WHAT }),
+            () if version > VERSION => Err(SegmentError::NewerVersion { found: version, known: VERSION }),
             () if version != VERSION || reserved != 0 || ends_before_it.is_none_or(|end| end > object_length) => {
                 Err(SegmentError::Malformed { what: WHAT, reason: "unknown version or impossible lengths" })
             }

@@ -1,146 +1,38 @@
-//! Layout of a segment's header and of its index block, in bytes. Checks what the bytes say, decides nothing.
-//!
-//! The header has a fixed size and stands first, so that a segment can be walked without a manifest.
+//! The index block of a segment, in bytes. Checks what the bytes say; what they mean is `index`'s.
 
+use super::header::{HEADER_BYTES, SegmentHeader};
 use super::index::{Chunk, SegmentIndex};
-use super::{AbortedTxn, Density, OpenTxn, SEGMENT_BYTES_MAX, SegmentError, SegmentIdentity};
+use super::{AbortedTxn, OpenTxn, SegmentError, SegmentIdentity};
 use crate::epochs::EpochStart;
 use crate::fields::{FieldError, Fields, put_signed, put_text, put_varint};
 use crate::ids::{LeaderEpoch, Offset, PartitionId, ProducerId, TimestampMs, TopicId};
 use bytes::{BufMut, BytesMut};
 
-const MAGIC: [u8; 8] = *b"MPSEGMNT";
-const VERSION: u16 = 1;
-const FLAG_SPARSE: u16 = 1;
-
 /// Kind of producer snapshot: the whole state. Others (a reference to an earlier one and a delta, rule T4) may follow.
 const SNAPSHOT_FULL: u8 = 1;
 
-/// Size of a segment's header in bytes.
-///
-/// `magic 8 | version u16 | flags u16 | index length u32 | data length u64 | append times length u32, CRC u32 |
-/// producer snapshot length u32, CRC u32 | index CRC u32 | reserved u32 | header CRC u32`.
-pub const HEADER_BYTES: usize = 52;
+const WHAT: &str = "segment index";
 
-/// Lengths and checksums of a segment's parts: enough to find each, and the next segment after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentHeader {
-    /// Whether offsets may be missing.
-    pub density: Density,
-    /// Size of the index block in bytes, without the header.
-    pub index_block_length: u32,
-    /// CRC-32C of the index block.
-    pub index_block_crc: u32,
-    /// Size of the data in bytes.
-    pub data_length: u64,
-    /// Size of the append times in bytes.
-    pub append_times_length: u32,
-    /// CRC-32C of the append times.
-    pub append_times_crc: u32,
-    /// Size of the producer snapshot in bytes.
-    pub producers_length: u32,
-    /// CRC-32C of the producer snapshot.
-    pub producers_crc: u32,
-}
-
-impl SegmentHeader {
-    /// Reads the header at the front of `bytes`.
+impl SegmentIndex {
+    /// Reads header and index from the front of a segment. Bytes after them are ignored, so that one GET may fetch more.
     ///
     /// # Errors
-    /// `Cut`, `Corrupt`, `Malformed` or `NewerVersion`.
-    pub fn parse(bytes: &[u8]) -> Result<SegmentHeader, SegmentError> {
-        const WHAT: &str = "segment header";
-        let have = bytes.len();
-        let bytes = bytes.first_chunk::<HEADER_BYTES>();
-        let bytes = bytes.ok_or(SegmentError::Cut { what: WHAT, need: HEADER_BYTES as u64, have: have as u64 })?;
-        let (version, header, reserved) = SegmentHeader::fields(bytes).map_err(SegmentError::field(WHAT, have))?;
-        // A newer version may lay out the rest in another way; magic and version stay where they are.
-        let Some(version) = version else {
-            return Err(SegmentError::Malformed { what: WHAT, reason: "no segment begins here" });
-        };
-        if version > VERSION {
-            return Err(SegmentError::NewerVersion { found: version, known: VERSION });
-        }
-        let (covered, crc) = bytes.split_at(HEADER_BYTES - 4);
-        if crc32c::crc32c(covered).to_le_bytes() != crc {
+    /// `Cut` with the need when `bytes` end too early; `Corrupt`, `Malformed` or `NewerVersion` (rule S13).
+    pub fn parse(bytes: &[u8]) -> Result<SegmentIndex, SegmentError> {
+        let header = SegmentHeader::parse(bytes)?;
+        let need = HEADER_BYTES as u64 + u64::from(header.index_block_length);
+        let block = usize::try_from(need).ok().and_then(|need| bytes.get(HEADER_BYTES..need));
+        let block = block.ok_or(SegmentError::Cut { what: WHAT, need, have: bytes.len() as u64 })?;
+        if crc32c::crc32c(block) != header.index_block_crc {
             return Err(SegmentError::Corrupt { what: WHAT });
         }
-        let Some(header) = header.filter(|_| version == VERSION && reserved == 0) else {
-            return Err(SegmentError::Malformed { what: WHAT, reason: "unknown version, flag or reserved field" });
-        };
-        match header.segment_length() {
-            Some(length) if length <= SEGMENT_BYTES_MAX => Ok(header),
-            _ => Err(SegmentError::Malformed { what: WHAT, reason: "lengths beyond the largest segment" }),
-        }
-    }
-
-    /// The version if the magic is right, the header if its flags are known, and the reserved field.
-    fn fields(bytes: &[u8; HEADER_BYTES]) -> Result<(Option<u16>, Option<SegmentHeader>, u32), FieldError> {
-        let mut fields = Fields::new(bytes);
-        let magic = fields.bytes(MAGIC.len())? == MAGIC;
-        let version = fields.u16()?;
-        let density = match fields.u16()? {
-            0 => Some(Density::Dense),
-            FLAG_SPARSE => Some(Density::Sparse),
-            _ => None,
-        };
-        let index_block_length = fields.u32()?;
-        let data_length = fields.u64()?;
-        let append_times_length = fields.u32()?;
-        let append_times_crc = fields.u32()?;
-        let producers_length = fields.u32()?;
-        let producers_crc = fields.u32()?;
-        let index_block_crc = fields.u32()?;
-        let reserved = fields.u32()?;
-        let header = density.map(|density| SegmentHeader {
-            density,
-            index_block_length,
-            index_block_crc,
-            data_length,
-            append_times_length,
-            append_times_crc,
-            producers_length,
-            producers_crc,
-        });
-        Ok((magic.then_some(version), header, reserved))
-    }
-
-    pub(super) fn put(&self, out: &mut BytesMut) {
-        let start = out.len();
-        out.put_slice(&MAGIC);
-        out.put_u16_le(VERSION);
-        out.put_u16_le(match self.density {
-            Density::Dense => 0,
-            Density::Sparse => FLAG_SPARSE,
-        });
-        out.put_u32_le(self.index_block_length);
-        out.put_u64_le(self.data_length);
-        out.put_u32_le(self.append_times_length);
-        out.put_u32_le(self.append_times_crc);
-        out.put_u32_le(self.producers_length);
-        out.put_u32_le(self.producers_crc);
-        out.put_u32_le(self.index_block_crc);
-        out.put_u32_le(0);
-        let crc = crc32c::crc32c(&out[start..]);
-        out.put_u32_le(crc);
-        debug_assert_eq!(out.len() - start, HEADER_BYTES);
-    }
-
-    /// Size of header and index in bytes; where the data begin in the segment. `None` past 32 bits.
-    #[must_use]
-    pub fn index_length(&self) -> Option<u32> {
-        self.index_block_length.checked_add(HEADER_BYTES as u32)
-    }
-
-    /// Size of the segment in bytes; `None` if the lengths do not add up within 64 bits.
-    #[must_use]
-    pub fn segment_length(&self) -> Option<u64> {
-        let blocks = [self.data_length, u64::from(self.append_times_length), u64::from(self.producers_length)];
-        blocks.into_iter().try_fold(u64::from(self.index_length()?), u64::checked_add)
+        let mut fields = Fields::new(block);
+        let index = index_fields(&header, &mut fields).and_then(|index| fields.end().map(|()| index));
+        let index = index.map_err(SegmentError::field(WHAT, block.len()))?;
+        index.check().map_err(|reason| SegmentError::Malformed { what: WHAT, reason })?;
+        Ok(index)
     }
 }
-
-const WHAT: &str = "segment index";
 
 /// Writes the index block of `index`.
 pub(super) fn put_index(out: &mut BytesMut, index: &SegmentIndex) {
@@ -190,15 +82,6 @@ fn put_chunks(out: &mut BytesMut, base: Offset, chunks: &[Chunk]) {
         covered = chunk.end;
         timestamp = chunk.max_timestamp.0;
     }
-}
-
-/// Reads the index block behind `header`; `block` is all of it and its CRC was checked.
-pub(super) fn parse_index(header: &SegmentHeader, block: &[u8]) -> Result<SegmentIndex, SegmentError> {
-    let mut fields = Fields::new(block);
-    let index = index_fields(header, &mut fields).and_then(|index| fields.end().map(|()| index));
-    let index = index.map_err(SegmentError::field(WHAT, block.len()))?;
-    index.check().map_err(|reason| SegmentError::Malformed { what: WHAT, reason })?;
-    Ok(index)
 }
 
 fn index_fields(header: &SegmentHeader, fields: &mut Fields<'_>) -> Result<SegmentIndex, FieldError> {

@@ -2,7 +2,7 @@
 //!
 //! A chunk is read whole, since its CRC covers it whole. Offsets and times are 64-bit; the order of times is not assumed.
 
-use super::format::{self, HEADER_BYTES, SegmentHeader};
+use super::header::{HEADER_BYTES, SegmentHeader};
 use super::{AbortedTxn, Density, OpenTxn, SegmentError, SegmentIdentity, SegmentMeta};
 use crate::epochs::EpochStart;
 use crate::ids::{LeaderEpoch, Offset, TimestampMs};
@@ -54,22 +54,6 @@ pub struct SegmentIndex {
 }
 
 impl SegmentIndex {
-    /// Reads header and index from the front of a segment. Bytes after them are ignored, so that one GET may fetch more.
-    ///
-    /// # Errors
-    /// `Cut` with the need when `bytes` end too early; `Corrupt`, `Malformed` or `NewerVersion` (rule S13).
-    pub fn parse(bytes: &[u8]) -> Result<SegmentIndex, SegmentError> {
-        let header = SegmentHeader::parse(bytes)?;
-        let what = "segment index";
-        let need = HEADER_BYTES as u64 + u64::from(header.index_block_length);
-        let block = usize::try_from(need).ok().and_then(|need| bytes.get(HEADER_BYTES..need));
-        let block = block.ok_or(SegmentError::Cut { what, need, have: bytes.len() as u64 })?;
-        if crc32c::crc32c(block) != header.index_block_crc {
-            return Err(SegmentError::Corrupt { what });
-        }
-        format::parse_index(&header, block)
-    }
-
     /// What makes the parts contradict each other, if anything does.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let Range { start, end } = self.data_bytes();

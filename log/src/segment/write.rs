@@ -2,7 +2,8 @@
 //!
 //! Nothing is built from a batch whose CRC does not match: after the commit the WAL forgets its copy (rule T6).
 
-use super::format::{HEADER_BYTES, SegmentHeader, put_index};
+use super::format::put_index;
+use super::header::{HEADER_BYTES, SegmentHeader};
 use super::index::{Chunk, SegmentIndex};
 use super::{
     AbortedTxn, AppendTimes, CHUNK_BYTES, Density, OpenTxn, SEGMENT_BYTES_MAX, SEGMENT_DATA_BYTES_MAX, SegmentIdentity,
@@ -20,6 +21,7 @@ const SHARED_BYTES_MIN: usize = 1 << 10;
 pub struct SegmentWriter {
     identity: SegmentIdentity,
     density: Density,
+    chunk_bytes: u64,
     base: Offset,
     end: Offset,
     /// Finished parts of the data, and the bytes that will become the next.
@@ -69,6 +71,7 @@ impl SegmentWriter {
         SegmentWriter {
             identity,
             density,
+            chunk_bytes: CHUNK_BYTES,
             base,
             end: base,
             parts: Vec::new(),
@@ -82,6 +85,12 @@ impl SegmentWriter {
             append_times: AppendTimes::default(),
             epochs_seen: Vec::new(),
         }
+    }
+
+    /// Small chunks, so that a test's few batches make many.
+    #[cfg(test)]
+    pub(crate) fn with_chunk_bytes(self, chunk_bytes: u64) -> SegmentWriter {
+        SegmentWriter { chunk_bytes, ..self }
     }
 
     /// Offset after the last batch; the base without any.
@@ -131,7 +140,7 @@ impl SegmentWriter {
         chunk.batch_count += 1;
         chunk.max_timestamp = chunk.max_timestamp.max(batch.max_timestamp());
         chunk.crc = crc32c::crc32c_append(crc32c::crc32c_append(chunk.crc, batch.head()), batch.records_bytes());
-        let full = chunk.size >= CHUNK_BYTES;
+        let full = chunk.size >= self.chunk_bytes;
 
         self.data_length += size;
         self.batch_count += 1;
@@ -164,7 +173,7 @@ impl SegmentWriter {
 
     fn close_chunk(&mut self) {
         if let Some(chunk) = self.open_chunk.take() {
-            // A chunk holds one batch more than `CHUNK_BYTES` at most, so its size fits any `usize`.
+            // A chunk holds one batch more than `chunk_bytes` at most, so its size fits any `usize`.
             self.data_crc = crc32c::crc32c_combine(self.data_crc, chunk.crc, chunk.size as usize);
             self.chunks.push(chunk);
         }

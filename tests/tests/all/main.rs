@@ -1,3 +1,4 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
+mod kill_loop;
 mod tidy;

@@ -1,0 +1,4 @@
+//! The partitions this broker holds: their shards, and the views that readers see.
+
+pub(crate) mod shard;
+pub(crate) mod view;
