@@ -161,7 +161,7 @@ impl Batch {
 
     /// Largest timestamp of its records, or the broker's stamp.
     ///
-    /// Where the header leaves it unset (-1) it is the base timestamp. In an admitted batch no record is later.
+    /// Where the header leaves it unset (-1) it is the base timestamp. It is the producer's claim: a search by time goes by it.
     #[must_use]
     pub fn max_timestamp(&self) -> TimestampMs {
         match layout::MAX_TIMESTAMP.get(&self.head) {

@@ -44,15 +44,12 @@ impl Batch {
         self.verify_crc()?;
         let codec = self.check_header()?;
         let raw = self.inflate(codec)?;
-        let max_timestamp = self.check_records(&raw, rules)?;
-        let mut admitted = match rules.codec {
+        self.check_records(&raw, rules)?;
+        let admitted = match rules.codec {
             Some(wanted) if wanted != codec => self.encode_as(wanted, &raw),
             _ => self,
         };
         admitted.check_size(rules)?;
-        if rules.timestamp_type == TimestampType::CreateTime && admitted.max_timestamp() != max_timestamp {
-            admitted.patch(|head| layout::MAX_TIMESTAMP.set(head, max_timestamp.0));
-        }
         Ok(admitted)
     }
 
@@ -100,12 +97,11 @@ impl Batch {
         })
     }
 
-    /// Walks every record; returns the largest timestamp.
-    fn check_records(&self, raw: &[u8], rules: &ProduceRules) -> Result<TimestampMs, BatchError> {
+    /// Walks every record.
+    fn check_records(&self, raw: &[u8], rules: &ProduceRules) -> Result<(), BatchError> {
         let base = self.base_timestamp().0;
         let times = TimestampBounds::new(rules);
         let mut input = Input(raw);
-        let mut max = i64::MIN;
         for index in 0..self.record_count().cast_signed() {
             let mut record = RawRecord::take(&mut input)?;
             if record.offset_delta != index {
@@ -114,16 +110,10 @@ impl Batch {
             if rules.compacted && record.key.is_none() {
                 return Err(BatchError::Malformed("record without a key in a compacted topic"));
             }
-            let timestamp = base.wrapping_add(record.timestamp_delta);
-            times.check(timestamp)?;
-            max = max.max(timestamp);
+            times.check(base.wrapping_add(record.timestamp_delta))?;
             while record.headers.take()?.is_some() {}
         }
-        if input.is_empty() {
-            Ok(TimestampMs(max))
-        } else {
-            Err(BatchError::Malformed("bytes left after the last record"))
-        }
+        if input.is_empty() { Ok(()) } else { Err(BatchError::Malformed("bytes left after the last record")) }
     }
 
     /// The same batch in another codec: `compression.type` of the topic.

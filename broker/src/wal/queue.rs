@@ -1,0 +1,153 @@
+//! What waits for the writer: records in the order of their sequence numbers, with what to do once they are durable.
+//!
+//! The lock also orders sequence numbers: they are given out while it is held, so no frame overtakes an earlier one.
+
+use super::tail::StateRecord;
+use super::{WalEvent, WalPermit, WalRecord};
+use millpond_log::PartitionId;
+use millpond_log::frame::{FRAME_ALIGN, FRAME_HEAD_BYTES, STATE_BYTES, align_up};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// One thing for the writer.
+pub(super) struct Item {
+    pub(super) body: Body,
+    /// Present on the last record of an append.
+    pub(super) done: Option<Done>,
+}
+
+/// What to write.
+pub(super) enum Body {
+    /// A record, with its sequence number.
+    Record(u64, WalRecord),
+    /// The state of a partition that an old file held.
+    State(PartitionId, StateRecord),
+    /// Nothing: all that file `0` held of value is written before this.
+    Copied(u64),
+    /// Nothing: an append without records.
+    Empty,
+}
+
+/// Whom to tell, and what to give back.
+pub(super) struct Done {
+    pub(super) appender: u64,
+    pub(super) events: UnboundedSender<WalEvent>,
+    pub(super) ticket: u64,
+    pub(super) permits: Vec<WalPermit>,
+}
+
+impl Item {
+    /// Bytes of its frame in a group.
+    pub(super) fn bytes(&self) -> u64 {
+        let payload = match &self.body {
+            Body::Record(_, WalRecord::Batch { batch, .. }) => batch.size() as u64,
+            Body::Record(..) => 0,
+            Body::State(..) => STATE_BYTES as u64,
+            Body::Copied(_) | Body::Empty => return 0,
+        };
+        align_up(FRAME_HEAD_BYTES as u64 + payload, FRAME_ALIGN)
+    }
+}
+
+/// What the writer finds.
+pub(super) enum Taken {
+    /// Items for the next group, at least one.
+    Items(Vec<Item>),
+    /// The first item is larger than the room.
+    TooLarge,
+    /// Nothing, for as long as it was willing to wait.
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+}
+
+/// The queue.
+#[derive(Default)]
+pub(super) struct Queue {
+    inner: Mutex<Waiting>,
+    woken: Condvar,
+}
+
+/// Its contents, locked.
+#[derive(Default)]
+pub(super) struct Waiting {
+    items: VecDeque<Item>,
+    closed: bool,
+}
+
+impl Waiting {
+    /// Adds an item. Answers whether it was taken: a closed queue takes none.
+    pub(super) fn push(&mut self, item: Item) -> bool {
+        if !self.closed {
+            self.items.push_back(item);
+        }
+        !self.closed
+    }
+}
+
+impl Queue {
+    /// Locks the queue, to give out sequence numbers and push what got them.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the writer.
+    pub(super) fn wake(&self) {
+        self.woken.notify_one();
+    }
+
+    /// Takes no more; the writer ends after what is there.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.woken.notify_all();
+    }
+
+    /// Drops all that waits and takes no more.
+    pub(super) fn clear(&self) {
+        let mut waiting = self.lock();
+        waiting.closed = true;
+        let dropped = std::mem::take(&mut waiting.items);
+        drop(waiting);
+        // Permits give their room back through another lock.
+        drop(dropped);
+    }
+
+    /// Takes items that add up to at most `room` bytes, and to at most `group` unless a single one is larger.
+    /// Waits for the first one: not at all, for a time, or as long as it takes.
+    pub(super) fn take(&self, room: u64, group: u64, wait: Wait) -> Taken {
+        let mut waiting = self.lock();
+        let idle = |waiting: &mut Waiting| waiting.items.is_empty() && !waiting.closed;
+        match wait {
+            Wait::Not => {}
+            Wait::For(time) => {
+                waiting = self.woken.wait_timeout_while(waiting, time, idle).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            Wait::Forever => waiting = self.woken.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
+        }
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        while let Some(item) = waiting.items.front() {
+            let item_bytes = item.bytes();
+            if bytes + item_bytes > room || bytes > 0 && bytes + item_bytes > group {
+                break;
+            }
+            bytes += item_bytes;
+            items.extend(waiting.items.pop_front());
+        }
+        match (items.is_empty(), waiting.items.is_empty()) {
+            (false, _) => Taken::Items(items),
+            (true, false) => Taken::TooLarge,
+            (true, true) if waiting.closed => Taken::Closed,
+            (true, true) => Taken::Nothing,
+        }
+    }
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    Not,
+    For(Duration),
+    Forever,
+}

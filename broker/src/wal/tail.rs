@@ -1,0 +1,353 @@
+//! The tail of one partition: which batches the WAL holds, where, and what else its frames said. Pure; no locks, no I/O.
+//!
+//! It changes when a record is handed in, before the record is durable: whoever must not see that asks only below what is.
+
+use super::{RecoveredPartition, TailEntry, WalRecord};
+use millpond_log::batch::Batch;
+use millpond_log::frame::{Frame, PartitionState};
+use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
+use std::collections::VecDeque;
+
+/// Where a frame lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Number of the file.
+    pub(super) file: u64,
+    /// Byte position of the frame's head.
+    pub(super) position: u64,
+}
+
+/// A batch in the tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// What readers of the index get.
+    pub(super) entry: TailEntry,
+    /// Its sequence number in the partition.
+    pub(super) seq: u64,
+    /// Chained hash up to and with it.
+    pub(super) prefix_hash: u64,
+    /// Where it is on disk; `None` until it is synced.
+    pub(super) place: Option<Place>,
+}
+
+/// A batch that stopped being needed, for the accounts of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Freed {
+    /// Its file.
+    pub(super) file: u64,
+    /// Bytes of its frame.
+    pub(super) bytes: u64,
+}
+
+/// Tail of one partition.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    pub(super) epoch_seen: LeaderEpoch,
+    pub(super) hw: Offset,
+    /// Whether its topic is gone. Kept until no frame of it is left, so that sequence numbers are not given out again.
+    pub(super) dropped: bool,
+    /// The file that holds the newest frame which stands for all earlier ones that are no batch; `None` before it is written.
+    pub(super) anchor_file: Option<u64>,
+    start: Offset,
+    start_hash: u64,
+    end: Offset,
+    /// Whether anything said where the log begins.
+    begun: bool,
+    /// Batches that end at or below this are kept only while nobody needs their file.
+    needed: Offset,
+    next_seq: u64,
+    held: VecDeque<Held>,
+    /// Batches in memory: those of the newest entries.
+    recent: VecDeque<Batch>,
+    needed_bytes: u64,
+}
+
+impl Tail {
+    /// A recovered tail, from its batches in order. `state` says what the frames other than batches added up to.
+    pub(super) fn recovered(state: PartitionState, start: (Offset, u64), epoch_seen: LeaderEpoch, held: Vec<Held>) -> Tail {
+        let needed_bytes = held.iter().map(|held| u64::from(held.entry.size)).sum();
+        Tail {
+            epoch_seen,
+            hw: state.hw,
+            dropped: false,
+            anchor_file: None,
+            start: start.0,
+            start_hash: start.1,
+            end: state.end,
+            begun: true,
+            needed: start.0,
+            next_seq: state.end_seq,
+            held: held.into(),
+            recent: VecDeque::new(),
+            needed_bytes,
+        }
+    }
+
+    /// What is left of a dropped partition: its next sequence number.
+    pub(super) fn husk(next_seq: u64, anchor_file: u64) -> Tail {
+        Tail { dropped: true, next_seq, anchor_file: Some(anchor_file), ..Tail::default() }
+    }
+
+    /// Takes a record in and gives it its sequence number. Batches that it makes unneeded go to `freed`.
+    ///
+    /// Panics if a batch is not at the end, or a truncation is not between two batches: then the caller is wrong.
+    pub(super) fn apply(&mut self, record: &WalRecord, freed: &mut Vec<Freed>) -> u64 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        match record {
+            WalRecord::Batch { batch, append_time, prefix_hash, partition } => {
+                self.push(*partition, batch, *append_time, *prefix_hash, seq);
+            }
+            WalRecord::EpochSeen { epoch, .. } => self.epoch_seen = self.epoch_seen.max(*epoch),
+            WalRecord::Truncate { to, .. } => self.truncate(*to, freed),
+            WalRecord::HighWatermark { hw, .. } => self.hw = *hw,
+            WalRecord::Reset { at, .. } => self.reset(*at, freed),
+            WalRecord::Drop { .. } => {
+                self.reset(Offset(0), freed);
+                self.dropped = true;
+            }
+        }
+        seq
+    }
+
+    fn push(&mut self, partition: PartitionId, batch: &Batch, append_time: TimestampMs, prefix_hash: u64, seq: u64) {
+        if !self.begun {
+            // A log that was never reset begins where its first batch says.
+            (self.start, self.end, self.needed) = (batch.base_offset(), batch.base_offset(), batch.base_offset());
+            self.begun = true;
+        }
+        assert!(
+            batch.base_offset() == self.end && !self.dropped,
+            "a batch of `{partition}` at {} where the log ends at {}",
+            batch.base_offset(),
+            self.end
+        );
+        let entry = entry_of(batch, append_time);
+        self.end = entry.end;
+        self.needed_bytes += u64::from(entry.size);
+        self.epoch_seen = self.epoch_seen.max(entry.leader_epoch);
+        self.held.push_back(Held { entry, seq, prefix_hash, place: None });
+        self.recent.push_back(batch.clone());
+    }
+
+    fn truncate(&mut self, to: Offset, freed: &mut Vec<Freed>) {
+        while let Some(held) = self.held.pop_back_if(|held| held.entry.end > to) {
+            self.recent.pop_back();
+            let whole = held.entry.base >= to || to <= self.needed;
+            assert!(whole, "truncation to {to} inside the batch at {}", held.entry.base);
+            self.forget(&held, freed);
+        }
+        if to < self.end && self.held.back().map_or(self.start, |held| held.entry.end) != to {
+            // Below what was needed: nothing that is left adjoins the new end.
+            self.held.clear();
+            self.recent.clear();
+            (self.start, self.start_hash) = (to, 0);
+        }
+        self.end = self.end.min(to);
+        self.needed = self.needed.min(to);
+        self.hw = self.hw.min(to);
+    }
+
+    fn reset(&mut self, at: Offset, freed: &mut Vec<Freed>) {
+        for held in std::mem::take(&mut self.held) {
+            self.forget(&held, freed);
+        }
+        self.recent.clear();
+        (self.start, self.start_hash, self.end, self.needed) = (at, 0, at, at);
+        self.hw = at;
+        self.dropped = false;
+        self.begun = true;
+    }
+
+    /// Takes a batch that left `held` off the accounts.
+    fn forget(&mut self, held: &Held, freed: &mut Vec<Freed>) {
+        if held.entry.end > self.needed {
+            self.unneed(held, freed);
+        }
+    }
+
+    fn unneed(&mut self, held: &Held, freed: &mut Vec<Freed>) {
+        self.needed_bytes -= u64::from(held.entry.size);
+        if let Some(place) = held.place {
+            freed.push(Freed { file: place.file, bytes: frame_bytes(&held.entry) });
+        }
+    }
+
+    /// Batches wholly below `to` are no longer needed. They stay readable until the space is.
+    pub(super) fn trim(&mut self, to: Offset, freed: &mut Vec<Freed>) {
+        let to = to.min(self.end);
+        let from = self.held.partition_point(|held| held.entry.end <= self.needed);
+        let end = self.held.partition_point(|held| held.entry.end <= to);
+        let unneeded: Vec<Held> = self.held.range(from..end.max(from)).copied().collect();
+        for held in unneeded {
+            self.unneed(&held, freed);
+        }
+        self.needed = self.needed.max(to);
+    }
+
+    /// Forgets the batches that nobody needs in files up to and with `file`, and older ones, so that no hole is left.
+    pub(super) fn leave_file(&mut self, file: u64) {
+        let inside = |held: &Held| held.place.is_some_and(|place| place.file <= file);
+        let needless = self.held.partition_point(|held| held.entry.end <= self.needed);
+        let count = self.held.range(..needless).rposition(inside).map_or(0, |last| last + 1);
+        if let Some(last) = self.held.range(..count).next_back() {
+            (self.start, self.start_hash) = (last.entry.end, last.prefix_hash);
+        }
+        self.held.drain(..count);
+        let surplus = self.recent.len().saturating_sub(self.held.len());
+        self.recent.drain(..surplus);
+    }
+
+    /// Notes where a batch is on disk now. Bytes that became live there; `None` if it is not needed (any more).
+    pub(super) fn placed(&mut self, seq: u64, place: Place) -> Option<u64> {
+        let needed = self.needed;
+        let held = self.find_seq(seq)?;
+        held.place = Some(place);
+        (held.entry.end > needed).then(|| frame_bytes(&held.entry))
+    }
+
+    fn find_seq(&mut self, seq: u64) -> Option<&mut Held> {
+        let at = self.held.binary_search_by_key(&seq, |held| held.seq).ok()?;
+        self.held.get_mut(at)
+    }
+
+    /// Whether the batch is needed and lies at `place`, with what a copy of its frame has to say.
+    pub(super) fn needed_at(&self, seq: u64, place: Place) -> Option<Held> {
+        let at = self.held.binary_search_by_key(&seq, |held| held.seq).ok()?;
+        let held = self.held[at];
+        (held.place == Some(place) && held.entry.end > self.needed).then_some(held)
+    }
+
+    /// The needed batches that lie in files up to and with `file`.
+    pub(super) fn needed_in(&self, file: u64) -> impl Iterator<Item = (u64, Place)> {
+        let from = self.held.partition_point(|held| held.entry.end <= self.needed);
+        let held = self.held.range(from..);
+        held.filter_map(move |held| held.place.filter(|place| place.file <= file).map(|place| (held.seq, place)))
+    }
+
+    /// Whether the batch is in memory, the oldest of the partition, and on disk: then memory lets go of it.
+    pub(super) fn evict(&mut self, seq: u64) {
+        let oldest = self.held.len() - self.recent.len();
+        if self.held.get(oldest).is_some_and(|held| held.seq == seq && held.place.is_some()) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// A frame that stands for all earlier ones that are no batch (rule W8a): its head's offset, hash and epoch, its payload,
+    /// and its sequence number. It leaves out the batches that nobody needs.
+    pub(super) fn state(&mut self) -> StateRecord {
+        let first = self.held.partition_point(|held| held.entry.end <= self.needed);
+        let (start, start_hash) = match first.checked_sub(1).and_then(|before| self.held.get(before)) {
+            Some(before) => (before.entry.end, before.prefix_hash),
+            None => (self.start, self.start_hash),
+        };
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let first_seq = self.held.get(first).map_or(seq, |held| held.seq);
+        let end_seq = self.held.back().map_or(seq, |last| (last.seq + 1).max(first_seq));
+        let state = PartitionState { end: self.end, hw: self.hw.min(self.end), first_seq, end_seq };
+        StateRecord { seq, start, start_hash, epoch_seen: self.epoch_seen, state }
+    }
+
+    /// First offset held.
+    pub(super) fn start(&self) -> Offset {
+        self.start
+    }
+
+    /// Log end offset.
+    pub(super) fn end(&self) -> Offset {
+        self.end
+    }
+
+    /// Bytes of batches that are needed.
+    pub(super) fn needed_bytes(&self) -> u64 {
+        self.needed_bytes
+    }
+
+    /// Batches from the one that contains `from` on, each with its copy in memory if there is one.
+    pub(super) fn batches_from(&self, from: Offset) -> impl Iterator<Item = (&Held, Option<&Batch>)> {
+        let first = self.held.partition_point(|held| held.entry.end <= from);
+        let spilled = self.held.len() - self.recent.len();
+        (first..self.held.len()).map(move |at| {
+            let recent = at.checked_sub(spilled).and_then(|at| self.recent.get(at));
+            (&self.held[at], recent)
+        })
+    }
+
+    /// The tail as recovery reports it.
+    pub(super) fn report(&self, partition: PartitionId) -> RecoveredPartition {
+        RecoveredPartition {
+            partition,
+            epoch_seen: self.epoch_seen,
+            start: self.start,
+            end: self.end,
+            hw: self.hw.min(self.end),
+            prefix_hash: self.held.back().map_or(self.start_hash, |held| held.prefix_hash),
+        }
+    }
+}
+
+/// What a `State` frame carries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StateRecord {
+    pub(super) seq: u64,
+    pub(super) start: Offset,
+    pub(super) start_hash: u64,
+    pub(super) epoch_seen: LeaderEpoch,
+    pub(super) state: PartitionState,
+}
+
+/// The index entry of a batch.
+pub(super) fn entry_of(batch: &Batch, append_time: TimestampMs) -> TailEntry {
+    TailEntry {
+        base: batch.base_offset(),
+        end: batch.end_offset(),
+        record_count: batch.record_count(),
+        size: u32::try_from(batch.size()).expect("a batch is smaller than 4 GiB"),
+        leader_epoch: batch.leader_epoch(),
+        append_time,
+        max_timestamp: batch.max_timestamp(),
+        producer: batch.producer(),
+    }
+}
+
+/// Bytes of the frame that holds this batch.
+pub(super) fn frame_bytes(entry: &TailEntry) -> u64 {
+    millpond_log::frame::FRAME_HEAD_BYTES as u64 + u64::from(entry.size)
+}
+
+/// The fields that a frame's head has of a record.
+pub(super) fn head_of(record: &WalRecord, frame: &mut Frame) {
+    use millpond_log::frame::FrameKind;
+    let kind = match record {
+        WalRecord::Batch { partition, batch, append_time, prefix_hash } => {
+            frame.partition = *partition;
+            frame.leader_epoch = batch.leader_epoch();
+            frame.base_offset = batch.base_offset();
+            frame.append_time = *append_time;
+            frame.prefix_hash = *prefix_hash;
+            FrameKind::Batch
+        }
+        WalRecord::EpochSeen { partition, epoch } => {
+            (frame.partition, frame.leader_epoch) = (*partition, *epoch);
+            FrameKind::EpochSeen
+        }
+        WalRecord::Truncate { partition, to } => {
+            (frame.partition, frame.base_offset) = (*partition, *to);
+            FrameKind::Truncate
+        }
+        WalRecord::HighWatermark { partition, hw } => {
+            (frame.partition, frame.base_offset) = (*partition, *hw);
+            FrameKind::HighWatermark
+        }
+        WalRecord::Reset { partition, at } => {
+            (frame.partition, frame.base_offset) = (*partition, *at);
+            FrameKind::Reset
+        }
+        WalRecord::Drop { partition } => {
+            frame.partition = *partition;
+            FrameKind::Drop
+        }
+    };
+    frame.kind = kind;
+}
