@@ -151,7 +151,9 @@ impl Writer {
                     self.shared.tails.change(frame.partition, |tail| tail.anchor_file = Some(place.file));
                 }
                 _ => {
-                    self.shared.tails.change(frame.partition, |tail| tail.anchor_file.get_or_insert(place.file).to_owned());
+                    self.shared
+                        .tails
+                        .change(frame.partition, |tail| tail.anchor_file.get_or_insert(place.file).to_owned());
                 }
             }
         }
