@@ -5,4 +5,6 @@
 
 pub mod clock;
 pub mod keys;
+
 pub mod kv;
+pub mod store;

@@ -120,7 +120,7 @@ impl Writer {
             true
         });
         if needed {
-            // A truncation made an older batch needed again. The next round copies it.
+            // Nothing can make a batch needed again; yet a file is let go on proof only. The next round copies it.
             return;
         }
         self.shared.tails.retain(|_, tail| {

@@ -51,7 +51,10 @@ impl Files {
         loop {
             match space.next_job(RETRY) {
                 Job::Stop => return Ok(()),
-                Job::Recycle(file, number) => space.add_ready(Arc::new(self.recycle(&file, number)?)),
+                Job::Recycle(file, number) => match self.recycle(&file, number)? {
+                    Some(file) => space.add_ready(Arc::new(file)),
+                    None => space.gave_away(),
+                },
                 Job::Create(number) => match self.create(number) {
                     Ok(file) => {
                         space.add_zeroing();
@@ -77,7 +80,7 @@ impl Files {
     /// Makes a file, with its space reserved and its name durable (rule W1). Not yet zeroed.
     pub(super) fn create(&self, number: u64) -> io::Result<WalFile> {
         let temporary = self.dir.join(NEW_NAME);
-        let made = (|| {
+        let made: io::Result<_> = (|| {
             let file = self.disk.create(&temporary)?;
             file.preallocate(self.file_bytes)?;
             file.sync_data()?;
@@ -90,7 +93,7 @@ impl Files {
         let path = self.dir.join(name(number));
         self.disk.rename(&temporary, &path)?;
         self.disk.sync_dir(&self.dir)?;
-        Ok(WalFile { number, wal_gen: self.wal_gen, path, file })
+        Ok(WalFile { number, wal_gen: self.wal_gen, path, file, bytes: self.file_bytes })
     }
 
     /// Zeroes a new file, so that later syncs have no metadata to write (rule W1). Stops when the writer waits for the file.
@@ -105,19 +108,26 @@ impl Files {
     }
 
     /// Begins the next life of a file (rule W8): its name changes, durably, before anything is written to it.
-    fn recycle(&self, file: &WalFile, number: u64) -> io::Result<WalFile> {
+    /// A file of another size than the settings ask for is removed instead.
+    fn recycle(&self, file: &WalFile, number: u64) -> io::Result<Option<WalFile>> {
         let path = self.dir.join(name(number));
-        self.disk.rename(&file.path, &path)?;
+        let fits = file.bytes == self.file_bytes;
+        if fits {
+            self.disk.rename(&file.path, &path)?;
+        } else {
+            self.disk.remove(&file.path)?;
+        }
         let stale = self.dir.join(index_file::name(file.number));
         if self.disk.open(&stale).is_ok() {
             self.disk.remove(&stale)?;
         }
         self.disk.sync_dir(&self.dir)?;
-        Ok(WalFile { number, wal_gen: self.wal_gen, path, file: file.file.clone() })
+        let next = || WalFile { number, wal_gen: self.wal_gen, path, file: file.file.clone(), bytes: file.bytes };
+        Ok(fits.then(next))
     }
 
     fn index(&self, file: &WalFile) -> io::Result<()> {
-        match read_index(file, self.file_bytes) {
+        match read_index(file) {
             Some(index) => index_file::write(self.disk.as_ref(), &self.dir, file, &index),
             None => Err(io::Error::other("it does not begin with a frame")),
         }
@@ -131,8 +141,8 @@ impl Files {
 }
 
 /// Reads a full file from its first frame on.
-fn read_index(file: &WalFile, file_bytes: u64) -> Option<FileIndex> {
-    let mut reader = Reader::new(file, file_bytes);
+fn read_index(file: &WalFile) -> Option<FileIndex> {
+    let mut reader = Reader::new(file);
     let mut cursor = Cursor { next_lsn: None, prev_crc: None, boot: 0, proven: 0 };
     let (mut at, mut frames) = (BLOCK_BYTES, Vec::new());
     while let Some((group, end, after)) = reader.group(at, cursor) {

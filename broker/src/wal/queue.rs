@@ -75,6 +75,8 @@ pub(super) struct Queue {
 pub(super) struct Waiting {
     items: VecDeque<Item>,
     closed: bool,
+    /// Whether the writer is to look around though nothing came.
+    nudged: bool,
 }
 
 impl Waiting {
@@ -98,6 +100,12 @@ impl Queue {
         self.woken.notify_one();
     }
 
+    /// Makes the writer look around: something changed that is not in the queue.
+    pub(super) fn nudge(&self) {
+        self.lock().nudged = true;
+        self.woken.notify_one();
+    }
+
     /// Takes no more; the writer ends after what is there.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -118,7 +126,7 @@ impl Queue {
     /// Waits for the first one: not at all, for a time, or as long as it takes.
     pub(super) fn take(&self, room: u64, group: u64, wait: Wait) -> Taken {
         let mut waiting = self.lock();
-        let idle = |waiting: &mut Waiting| waiting.items.is_empty() && !waiting.closed;
+        let idle = |waiting: &mut Waiting| waiting.items.is_empty() && !waiting.closed && !waiting.nudged;
         match wait {
             Wait::Not => {}
             Wait::For(time) => {
@@ -126,6 +134,7 @@ impl Queue {
             }
             Wait::Forever => waiting = self.woken.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
         }
+        waiting.nudged = false;
         let (mut items, mut bytes) = (Vec::new(), 0);
         while let Some(item) = waiting.items.front() {
             let item_bytes = item.bytes();

@@ -21,8 +21,7 @@ use std::sync::Arc;
 pub(super) struct Source<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) dir: &'a Path,
-    pub(super) file_bytes: u64,
-    /// Every file, by number, with the `wal_gen` of its head where that can be read.
+    /// Every file, by number.
     pub(super) files: Vec<(u64, PathBuf)>,
     /// The directory's own `wal_gen`.
     pub(super) wal_gen: WalGen,
@@ -117,13 +116,14 @@ fn open_files(source: &Source<'_>) -> Result<Vec<Arc<WalFile>>, Refused> {
         let readable = file.read_at(&mut block, 0).is_ok();
         let head = FileHead::decode(if readable { &block } else { &[] })
             .map_err(|format| Refused::Newer(NewerFormat { path: path.clone(), format }))?;
-        heads.push((*number, path.clone(), file, head.filter(|head| head.file == *number)));
+        let bytes = file.len()? / BLOCK_BYTES * BLOCK_BYTES;
+        heads.push((*number, path.clone(), file, bytes, head.filter(|head| head.file == *number)));
     }
-    let gens: BTreeSet<WalGen> = heads.iter().filter_map(|(_, _, _, head)| Some(head.as_ref()?.wal_gen)).collect();
+    let gens: BTreeSet<WalGen> = heads.iter().filter_map(|(_, _, _, _, head)| Some(head.as_ref()?.wal_gen)).collect();
     let mut files = Vec::new();
-    for (number, path, file, head) in heads {
-        let with = |wal_gen| WalFile { number, wal_gen, path: path.clone(), file: file.clone() };
-        let begun = |wal_gen: &WalGen| Reader::new(&with(*wal_gen), source.file_bytes).frame(BLOCK_BYTES).is_some();
+    for (number, path, file, bytes, head) in heads {
+        let with = |wal_gen| WalFile { number, wal_gen, path: path.clone(), file: file.clone(), bytes };
+        let begun = |wal_gen: &WalGen| Reader::new(&with(*wal_gen)).frame(BLOCK_BYTES).is_some();
         let wal_gen = match head {
             Some(head) => head.wal_gen,
             None => gens.iter().copied().find(begun).unwrap_or(source.wal_gen),
@@ -148,7 +148,7 @@ impl Scan<'_> {
             } else if at == BLOCK_BYTES {
                 unindexed.insert(file.number);
             }
-            let mut reader = Reader::new(&file, self.source.file_bytes);
+            let mut reader = Reader::new(&file);
             while let Some((group, end, after)) = reader.group(at, self.cursor) {
                 self.last_group = (at_file, at, group[0].frame.lsn.0);
                 group.iter().for_each(|found| self.take(file.number, found));
@@ -175,7 +175,7 @@ impl Scan<'_> {
     /// The oldest file that holds a frame. None does in a WAL that was never written.
     fn begin(&mut self) -> Option<(usize, u64)> {
         let begun = |at_file: usize| {
-            let mut reader = Reader::new(&self.files[at_file], self.source.file_bytes);
+            let mut reader = Reader::new(&self.files[at_file]);
             matches!(self.head(at_file), Ok(Some(_))) || reader.proof_if_begun(0).is_some()
         };
         let first = (0..self.files.len()).find(|at_file| begun(*at_file))?;
@@ -223,16 +223,16 @@ impl Scan<'_> {
     /// Whether the first group of this file continues the log.
     fn continues(&self, at_file: usize) -> bool {
         let Some(file) = self.files.get(at_file) else { return false };
-        Reader::new(file, self.source.file_bytes).group(BLOCK_BYTES, self.cursor).is_some()
+        Reader::new(file).group(BLOCK_BYTES, self.cursor).is_some()
     }
 
     /// The newest frame that anything after this place calls durable.
     fn proof(&self, at_file: usize, at: u64) -> Option<u64> {
         let boot = self.cursor.boot;
         let clean = self.source.clean_end.map(|end| end.0.saturating_sub(1));
-        let mut proof = Reader::new(&self.files[at_file], self.source.file_bytes).proof(at, boot).max(clean);
+        let mut proof = Reader::new(&self.files[at_file]).proof(at, boot).max(clean);
         for (later, file) in self.files.iter().enumerate().skip(at_file + 1) {
-            proof = proof.max(Reader::new(file, self.source.file_bytes).proof_if_begun(boot));
+            proof = proof.max(Reader::new(file).proof_if_begun(boot));
             if let Ok(Some(head)) = self.head(later) {
                 proof = proof.max(Some(head.first_lsn.0 - 1));
             }
@@ -252,7 +252,7 @@ impl Scan<'_> {
         };
         for later in at_file..self.files.len() {
             let file = self.files[later].clone();
-            let mut reader = Reader::new(&file, self.source.file_bytes);
+            let mut reader = Reader::new(&file);
             let from = if later == at_file { at } else { BLOCK_BYTES };
             let Some(position) = reader.resync(from, expected, boot) else { continue };
             let (frame, _, _) = reader.frame(position)?;

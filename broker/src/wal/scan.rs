@@ -70,7 +70,6 @@ impl Cursor {
 /// One file, read through a window.
 pub(super) struct Reader<'a> {
     pub(super) file: &'a WalFile,
-    pub(super) bytes: u64,
     seed: FrameSeed,
     window: Vec<u8>,
     window_at: u64,
@@ -79,16 +78,16 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of a file of `bytes` bytes.
-    pub(super) fn new(file: &'a WalFile, bytes: u64) -> Reader<'a> {
-        Reader { file, bytes, seed: file.seed(), window: Vec::new(), window_at: 0, failed: None }
+    /// A reader of the file.
+    pub(super) fn new(file: &'a WalFile) -> Reader<'a> {
+        Reader { file, seed: file.seed(), window: Vec::new(), window_at: 0, failed: None }
     }
 
     /// Bytes `[at, at + len)`, or what of them the file has. What cannot be read is zero, which is no frame.
     fn bytes(&mut self, at: u64, len: u64) -> &[u8] {
-        let end = (at + len).min(self.bytes);
+        let end = (at + len).min(self.file.bytes);
         if at < self.window_at || end > self.window_at + self.window.len() as u64 {
-            let size = (end.max(at) - at).max(CHUNK_BYTES).min(self.bytes.saturating_sub(at));
+            let size = (end.max(at) - at).max(CHUNK_BYTES).min(self.file.bytes.saturating_sub(at));
             self.window.clear();
             self.window.resize(size as usize, 0);
             self.window_at = at;
@@ -103,7 +102,7 @@ impl<'a> Reader<'a> {
 
     fn head(&mut self, at: u64) -> Option<(Frame, u32)> {
         let seed = self.seed;
-        Frame::decode(self.bytes(at, FRAME_HEAD_BYTES as u64), seed).filter(|(frame, _)| at + frame.size() <= self.bytes)
+        Frame::decode(self.bytes(at, FRAME_HEAD_BYTES as u64), seed).filter(|(frame, _)| at + frame.size() <= self.file.bytes)
     }
 
     /// The frame at `at`, if its head is good: whole, or with `None` if its payload is bad.
@@ -135,13 +134,13 @@ impl<'a> Reader<'a> {
 
     /// The newest frame that any group from `at` on calls durable, of this boot or a later one.
     pub(super) fn proof(&mut self, at: u64, boot: u32) -> Option<u64> {
-        let blocks = (align_up(at, BLOCK_BYTES)..self.bytes).step_by(BLOCK_BYTES as usize);
+        let blocks = (align_up(at, BLOCK_BYTES)..self.file.bytes).step_by(BLOCK_BYTES as usize);
         self.proof_in(blocks, boot)
     }
 
     /// Like `proof` over a whole file that the log may not have reached: reads on only if its first blocks hold a group.
     pub(super) fn proof_if_begun(&mut self, boot: u32) -> Option<u64> {
-        let blocks = (BLOCK_BYTES..self.bytes).step_by(BLOCK_BYTES as usize);
+        let blocks = (BLOCK_BYTES..self.file.bytes).step_by(BLOCK_BYTES as usize);
         self.proof_in(blocks.take(PROBE_BLOCKS as usize), boot).and_then(|_| self.proof(BLOCK_BYTES, boot))
     }
 
@@ -157,7 +156,7 @@ impl<'a> Reader<'a> {
 
     /// The next good head at or after `at` of a frame numbered `lsn` or higher.
     pub(super) fn resync(&mut self, at: u64, lsn: u64, boot: u32) -> Option<u64> {
-        let positions = (align_up(at, FRAME_ALIGN)..self.bytes).step_by(FRAME_ALIGN as usize);
+        let positions = (align_up(at, FRAME_ALIGN)..self.file.bytes).step_by(FRAME_ALIGN as usize);
         for position in positions {
             if self.head(position).is_some_and(|(frame, _)| frame.lsn.0 >= lsn && frame.boot >= boot) {
                 return Some(position);

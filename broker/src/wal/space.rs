@@ -24,6 +24,8 @@ pub(super) struct WalFile {
     pub(super) path: PathBuf,
     /// Open.
     pub(super) file: Arc<dyn DiskFile>,
+    /// Its length: what the settings say, or what they said when it was made.
+    pub(super) bytes: u64,
 }
 
 impl WalFile {
@@ -70,7 +72,6 @@ struct InUse {
     file: Arc<WalFile>,
     /// Bytes of needed frames. May be below zero for the moment between a trim and the account of the write before it.
     live: i64,
-    bytes: u64,
 }
 
 impl InUse {
@@ -108,7 +109,7 @@ impl Space {
         left: u64,
     ) -> Space {
         let highest = in_use.iter().chain(&ready).map(|file| file.number).max().unwrap_or(0);
-        let used = |file: Arc<WalFile>| (file.number, InUse { file, live: 0, bytes: file_bytes });
+        let used = |file: Arc<WalFile>| (file.number, InUse { file, live: 0 });
         let inner = Inner {
             file_bytes,
             files_max,
@@ -197,9 +198,8 @@ impl Space {
             let full = used.file.clone();
             inner.sealed.push_back(full);
         }
-        inner.left = inner.file_bytes - BLOCK_BYTES;
-        let bytes = inner.file_bytes;
-        inner.in_use.insert(next.number, InUse { file: next.clone(), live: 0, bytes });
+        inner.left = next.bytes - BLOCK_BYTES;
+        inner.in_use.insert(next.number, InUse { file: next.clone(), live: 0 });
         self.wanted.notify_one();
         Some(next)
     }
@@ -224,7 +224,7 @@ impl Space {
             return None;
         }
         let (number, oldest) = inner.in_use.first_key_value()?;
-        let sparse = oldest.live() * 4 < oldest.bytes;
+        let sparse = oldest.live() * 4 < oldest.file.bytes;
         let at_limit = inner.files() >= inner.files_max || inner.full;
         let sealed = inner.in_use.len() as u64 - 1;
         let live: u64 = inner.in_use.values().map(InUse::live).sum();
@@ -289,6 +289,11 @@ impl Space {
         inner.writer_waits || inner.stopped
     }
 
+    /// Full files that have no index yet.
+    pub(super) fn seal(&self, files: VecDeque<Arc<WalFile>>) {
+        self.inner().sealed.extend(files);
+    }
+
     /// A file is ready.
     pub(super) fn add_ready(&self, file: Arc<WalFile>) {
         let mut inner = self.inner();
@@ -305,6 +310,11 @@ impl Space {
         inner.highest -= 1;
     }
 
+    /// A released file was removed: its number goes back.
+    pub(super) fn gave_away(&self) {
+        self.inner().highest -= 1;
+    }
+
     /// Gives no more room, and ends all waiting.
     pub(super) fn stop(&self) {
         self.inner().stopped = true;
@@ -318,7 +328,7 @@ impl Space {
         let growth = if inner.full { 0 } else { inner.files_max.saturating_sub(inner.files()) as u64 };
         WalUsage {
             live_bytes: inner.in_use.values().map(InUse::live).sum(),
-            file_bytes: inner.in_use.values().map(|used| used.bytes).sum(),
+            file_bytes: inner.in_use.values().map(|used| used.file.bytes).sum(),
             bytes_max: inner.files_max as u64 * inner.file_bytes,
             free_bytes: inner.reservable() + growth * (inner.file_bytes - BLOCK_BYTES),
         }

@@ -206,6 +206,14 @@ impl Tail {
         (held.entry.end > needed).then(|| frame_bytes(&held.entry))
     }
 
+    /// Notes that a copy of the batch is durable at `place`, if it is still needed. Returns it, and where it was.
+    pub(super) fn moved(&mut self, seq: u64, place: Place) -> Option<(Held, Place)> {
+        let needed = self.needed;
+        let held = self.find_seq(seq).filter(|held| held.entry.end > needed)?;
+        let old = held.place.replace(place)?;
+        Some((*held, old))
+    }
+
     fn find_seq(&mut self, seq: u64) -> Option<&mut Held> {
         let at = self.held.binary_search_by_key(&seq, |held| held.seq).ok()?;
         self.held.get_mut(at)
@@ -247,6 +255,12 @@ impl Tail {
         let end_seq = self.held.back().map_or(seq, |last| (last.seq + 1).max(first_seq));
         let state = PartitionState { end: self.end, hw: self.hw.min(self.end), first_seq, end_seq };
         StateRecord { seq, start, start_hash, epoch_seen: self.epoch_seen, state }
+    }
+
+    /// Leaves a gap in the sequence numbers, wider than what can have been lost: lost frames that can be read again one day
+    /// are then void, not next.
+    pub(super) fn leave_gap(&mut self) {
+        self.next_seq += 1 << 32;
     }
 
     /// First offset held.

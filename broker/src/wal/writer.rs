@@ -69,7 +69,7 @@ impl Writer {
     }
 
     fn room(&self) -> u64 {
-        self.shared.options.file_bytes - self.position.max(BLOCK_BYTES)
+        self.file.bytes.saturating_sub(self.position.max(BLOCK_BYTES))
     }
 
     /// Writes and syncs these items and what is to be copied, then completes them.
@@ -118,9 +118,7 @@ impl Writer {
         };
         let laid_out = group.lay_out(&head, self.file.seed(), origin);
         laid_out.write(self.file.file.as_ref(), self.position)?;
-        if self.shared.options.syncs() {
-            self.file.file.sync_data()?;
-        }
+        self.file.file.sync_data()?;
         self.position = laid_out.end;
         self.prev_crc = laid_out.prev_crc;
         self.copies = laid_out.copies;
@@ -157,7 +155,7 @@ impl Writer {
                 }
             }
         }
-        let left = self.shared.options.file_bytes - self.position;
+        let left = self.file.bytes.saturating_sub(self.position);
         self.shared.space.wrote(left, self.file.number, live);
         while self.evictable_bytes > self.shared.options.memory_bytes {
             let Some((partition, seq, size)) = self.evictable.pop_front() else { break };
@@ -216,21 +214,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the states of these partitions and syncs them, before anybody else writes: the end of recovery after damage.
+    /// Writes the state of every partition and syncs it, before anybody else writes: the end of recovery after damage.
     pub(super) fn restate(&mut self) -> io::Result<()> {
-        let mut states = Vec::new();
+        let mut states = VecDeque::new();
         self.shared.tails.retain(|partition, tail| {
             if !tail.dropped {
-                states.push((partition, tail.state()));
+                tail.leave_gap();
+                states.push_back(Item { body: Body::State(partition, tail.state()), done: None });
             }
             true
         });
-        for (partition, record) in states {
-            let item = Item { body: Body::State(partition, record), done: None };
-            if item.bytes() > self.room() {
+        while let Some(first) = states.front() {
+            if first.bytes() > self.room() {
                 self.roll()?;
             }
-            self.commit(vec![item])?;
+            let fits = (self.room().min(GROUP_BYTES_MAX) / first.bytes()) as usize;
+            let portion = states.drain(..fits.min(states.len())).collect();
+            self.commit(portion)?;
         }
         self.mark()
     }

@@ -90,7 +90,7 @@ impl Batch {
     }
 
     fn inflate(&self, codec: Codec) -> Result<Bytes, BatchError> {
-        codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX).map_err(|error| match error {
+        codec.decompress_portable(&self.records, BATCH_INFLATED_BYTES_MAX).map_err(|error| match error {
             // The CRC has matched, so the producer made it so: sending it again would not help.
             CodecError::Corrupt(what) => BatchError::Malformed(what),
             CodecError::TooLarge { max } => BatchError::InflatedTooLarge { max },

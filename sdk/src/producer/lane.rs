@@ -368,3 +368,6 @@ fn sequence_after(base: i32, count: u32) -> i32 {
     let next = (i64::from(base) + i64::from(count)) % (1 << 31);
     i32::try_from(next).expect("below 2^31")
 }
+
+#[cfg(test)]
+mod tests;

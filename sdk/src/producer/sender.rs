@@ -17,10 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
-
-/// How much longer than the broker an answer is waited for.
-const ANSWER_SLACK: Duration = Duration::from_secs(5);
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long the sender sleeps when nothing at all is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -42,6 +39,7 @@ pub(super) struct Sender {
     events: UnboundedReceiver<LinkEvent>,
     events_in: UnboundedSender<LinkEvent>,
     jobs: JoinSet<Done>,
+    link_tasks: JoinSet<()>,
     /// Topics that are being asked for.
     refreshing: BTreeSet<Arc<str>>,
     identifying: bool,
@@ -57,7 +55,6 @@ struct Link {
 enum Done {
     Refreshed { topic: Arc<str>, result: Result<(), Error> },
     Identified(Result<Identity, Error>),
-    LinkEnded,
 }
 
 impl Sender {
@@ -67,7 +64,8 @@ impl Sender {
             idempotent: config.idempotent(),
             max_in_flight: config.max_in_flight,
             delivery_timeout: config.delivery_timeout,
-            answer_timeout: config.request_timeout + ANSWER_SLACK,
+            // The broker answers within the request's timeout; a quarter more is for the way.
+            answer_timeout: config.request_timeout + config.request_timeout / 4,
             backoff: config.retry_backoff,
         };
         Sender {
@@ -84,6 +82,7 @@ impl Sender {
             events,
             events_in,
             jobs: JoinSet::new(),
+            link_tasks: JoinSet::new(),
             refreshing: BTreeSet::new(),
             identifying: false,
             job_failures: 0,
@@ -105,12 +104,19 @@ impl Sender {
             tokio::select! {
                 Some(event) = self.events.recv() => self.take_in(event),
                 Some(done) = self.jobs.join_next() => self.finish(done),
+                Some(ended) = self.link_tasks.join_next() => ended.unwrap_or_else(|error| panic!("a link failed: {error}")),
                 () = self.shared.woken() => {}
                 () = sleep_until(deadline) => {}
             }
         }
-        // The streams end with their senders; nothing on them is unanswered.
         self.links.clear();
+        if self.shared.abandoned().is_none() {
+            // Without acks the last batches may still be on their way: a stream ends once the broker has taken them.
+            let ended = async { while self.link_tasks.join_next().await.is_some() {} };
+            if timeout(self.config.request_timeout, ended).await.is_err() {
+                tracing::warn!("a produce stream did not end in time");
+            }
+        }
     }
 
     /// Moves what is due from the accumulator into the lanes.
@@ -218,10 +224,7 @@ impl Sender {
         self.links_made += 1;
         let (requests, carried) = mpsc::unbounded_channel();
         let run = link::run(self.client.clone(), address.clone(), id, carried, self.events_in.clone());
-        self.jobs.spawn(async move {
-            run.await;
-            Done::LinkEnded
-        });
+        self.link_tasks.spawn(run);
         self.links.insert(address, Link { id, requests: requests.clone() });
         (id, requests)
     }
@@ -310,7 +313,6 @@ impl Sender {
                 self.identifying = false;
                 result.map(|identity| self.identity = Some(identity)).err()
             }
-            Ok(Done::LinkEnded) => return,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
         match failed {

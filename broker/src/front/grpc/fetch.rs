@@ -36,7 +36,7 @@ pub(super) fn push(
         pushes: VecDeque::new(),
         queued_bytes: 0,
     };
-    futures::stream::unfold(stream, |mut stream| async move { stream.next().await.map(|push| (push, stream)) })
+    futures::stream::unfold(stream, |mut stream| async move { stream.next().await.map(|push| (push, stream)) }).fuse()
 }
 
 struct FetchStream<C, F> {
