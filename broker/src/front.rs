@@ -1,3 +1,4 @@
 //! The front doors. Each decodes, calls one method of `Broker`, encodes; none decides or keeps state beyond its connection.
 
 pub mod grpc;
+pub mod kafka;
