@@ -3,6 +3,7 @@
 use crate::api::{ApiError, PartitionDescription, TopicDescription, TopicRef};
 use crate::partitions::shard::ShardSender;
 use crate::partitions::view::ViewReceiver;
+use millpond_core::records::{PartitionRecord, TopicRecord};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, PartitionId, TopicId};
 use std::collections::BTreeMap;
@@ -10,11 +11,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// One topic and how to reach its partitions.
 pub(crate) struct Topic {
-    pub(crate) id: TopicId,
-    pub(crate) name: String,
-    /// Settings as set, by Kafka's names.
-    pub(crate) overrides: BTreeMap<String, String>,
-    /// The same, parsed.
+    /// What the metadata store has of it.
+    pub(crate) record: TopicRecord,
+    /// Its settings, parsed.
     pub(crate) config: TopicConfig,
     pub(crate) partitions: Vec<PartitionHandle>,
 }
@@ -35,6 +34,17 @@ pub(crate) struct Placement {
     pub(crate) epoch: LeaderEpoch,
     pub(crate) replicas: Vec<BrokerId>,
     pub(crate) isr: Vec<BrokerId>,
+}
+
+impl From<&PartitionRecord> for Placement {
+    fn from(record: &PartitionRecord) -> Placement {
+        Placement {
+            leader: record.leader.as_ref().map(|leader| leader.rid.broker),
+            epoch: record.epoch,
+            replicas: record.replicas.clone(),
+            isr: record.isr.iter().map(|rid| rid.broker).collect(),
+        }
+    }
 }
 
 /// All topics, by name and by id. Readers take a snapshot; a change replaces the tables.
@@ -61,8 +71,8 @@ impl Catalog {
         let topic = Arc::new(topic);
         let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let tables = Arc::make_mut(&mut guard);
-        tables.by_name.insert(topic.name.clone(), Arc::clone(&topic));
-        tables.by_id.insert(topic.id, Arc::clone(&topic));
+        tables.by_name.insert(topic.record.name.to_string(), Arc::clone(&topic));
+        tables.by_id.insert(topic.record.id, Arc::clone(&topic));
         topic
     }
 
@@ -71,7 +81,7 @@ impl Catalog {
         let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let tables = Arc::make_mut(&mut guard);
         let topic = tables.by_id.remove(&id)?;
-        tables.by_name.remove(&topic.name);
+        tables.by_name.remove(topic.record.name.as_str());
         Some(topic)
     }
 
@@ -95,7 +105,11 @@ impl Catalog {
             }
             None => Err(ApiError::new(
                 ErrorCode::UnknownTopicOrPartition,
-                format!("topic `{}` has {} partitions, numbered from 0; there is no {index}", topic.name, topic.partitions.len()),
+                format!(
+                    "topic `{}` has {} partitions, numbered from 0; there is no {index}",
+                    topic.record.name,
+                    topic.partitions.len()
+                ),
             )),
         }
     }
@@ -124,10 +138,10 @@ impl Topic {
             isr: handle.placement.isr.clone(),
         };
         TopicDescription {
-            id: self.id,
-            name: self.name.clone(),
+            id: self.record.id,
+            name: self.record.name.to_string(),
             partitions: self.partitions.iter().map(describe).collect(),
-            configs: self.overrides.clone(),
+            configs: self.record.config.clone(),
         }
     }
 }
@@ -137,6 +151,8 @@ fn unknown_topic(topic: &TopicRef) -> ApiError {
         TopicRef::Name(name) => {
             ApiError::new(ErrorCode::UnknownTopicOrPartition, format!("no topic is named `{name}`; create it first"))
         }
-        TopicRef::Id(id) => ApiError::new(ErrorCode::UnknownTopicId, format!("no topic has the id {id}; refresh the metadata")),
+        TopicRef::Id(id) => {
+            ApiError::new(ErrorCode::UnknownTopicId, format!("no topic has the id {id}; refresh the metadata"))
+        }
     }
 }

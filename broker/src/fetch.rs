@@ -39,7 +39,9 @@ impl Broker {
         let mut watched: Vec<Result<(PartitionId, ViewReceiver), ApiError>> = request
             .partitions
             .iter()
-            .map(|wanted| self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone())))
+            .map(|wanted| {
+                self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone()))
+            })
             .collect();
         loop {
             let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
@@ -92,7 +94,9 @@ impl Broker {
     ) -> (FetchedPartition, bool) {
         for _ in 0..LOOKS_MAX {
             let view = receiver.borrow_and_update().clone();
-            if let Err(error) = check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset)) {
+            if let Err(error) =
+                check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset))
+            {
                 return (failed(Some(&view), error), true);
             }
             let end = match request.isolation {
@@ -109,7 +113,8 @@ impl Broker {
             }
         }
         let view = receiver.borrow().clone();
-        let moving = ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry");
+        let moving =
+            ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry");
         (failed(Some(&view), moving), true)
     }
 
@@ -131,7 +136,7 @@ impl Broker {
         match self.wal().read(id, offset, end, budget.bytes).await {
             Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
-                let read = self.tiered().read(&view.manifest, id, offset, budget.bytes, scan);
+                let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
                 match tokio::time::timeout_at(deadline.into(), read).await {
                     Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
                     // The entry is gone from the manifest by now: retention moved on (rule G4).

@@ -17,11 +17,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use millpond_core::flush::{self, FlushRule, PlannedObject, Pressure, Tail};
-use millpond_core::topic_config::TopicConfig;
+use millpond_core::replica::Visible;
+use millpond_core::topic_config::{TopicConfig, millis};
 use millpond_log::manifest::{ManifestRoot, ManifestView, Retention, SegmentEntry};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
-use millpond_metadata::Revision;
+use millpond_metadata::kv::Revision;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,11 +42,13 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 /// What the tierer is asked.
 pub(crate) enum TierRequest {
-    /// This broker leads the partition from now on.
-    Lead(Box<Led>),
+    /// This broker holds the partition from now on.
+    Hold(Box<Led>),
+    /// It was elected: it may commit in this epoch (rule T5).
+    Elected { partition: PartitionId, epoch: LeaderEpoch },
     /// Its settings changed.
     Configure { partition: PartitionId, config: TopicConfig },
-    /// It leads it no longer.
+    /// It holds it no longer.
     Leave { partition: PartitionId },
     /// Upload what is committed, now.
     Flush { partitions: Vec<PartitionId>, done: oneshot::Sender<Result<(), ApiError>> },
@@ -138,7 +141,12 @@ impl Tierer {
 
     async fn on_request(&mut self, request: TierRequest) {
         match request {
-            TierRequest::Lead(led) => drop(self.state.led.insert(led.partition, *led)),
+            TierRequest::Hold(led) => drop(self.state.led.insert(led.partition, *led)),
+            TierRequest::Elected { partition, epoch } => {
+                if let Some(led) = self.state.led.get_mut(&partition) {
+                    led.epoch = epoch;
+                }
+            }
             TierRequest::Leave { partition } => drop(self.state.led.remove(&partition)),
             TierRequest::Configure { partition, config } => {
                 if let Some(led) = self.state.led.get_mut(&partition) {
@@ -176,15 +184,16 @@ impl Tierer {
     }
 
     fn start_uploads(&mut self) {
-        if self.state.uploads.len() >= UPLOADS_MAX || self.state.paused_until.is_some_and(|until| clock::monotonic() < until) {
+        if self.state.uploads.len() >= UPLOADS_MAX
+            || self.state.paused_until.is_some_and(|until| clock::monotonic() < until)
+        {
             return;
         }
         let tails: Vec<Tail> = self.state.led.values().filter_map(|led| self.tail_of(led)).collect();
         if tails.is_empty() {
             return;
         }
-        let wished: Vec<PartitionId> =
-            self.state.wishes.iter().flat_map(|wish| wish.targets.keys().copied()).collect();
+        let wished: Vec<PartitionId> = self.state.wishes.iter().flat_map(|wish| wish.targets.keys().copied()).collect();
         let usage = self.wal.usage();
         let filling = usage.free_bytes < usage.bytes_max / PRESSURE_FREE_SHARE;
         let pressure = if filling { Pressure::WalFilling } else { Pressure::Calm };
@@ -197,7 +206,8 @@ impl Tierer {
     }
 
     fn start_upload(&mut self, planned: PlannedObject) {
-        let sources: Vec<Source> = planned.tails.iter().map(|tail| source(&self.state.led[&tail.partition], *tail)).collect();
+        let sources: Vec<Source> =
+            planned.tails.iter().map(|tail| source(&self.state.led[&tail.partition], *tail)).collect();
         self.state.uploading.extend(planned.tails.iter().map(|tail| tail.partition));
         let uploader = self.uploader.clone();
         let gc_epoch = self.committer.gc_epoch();
@@ -209,9 +219,9 @@ impl Tierer {
 
     /// The committed tail of a partition, unless it is empty or being uploaded.
     fn tail_of(&self, led: &Led) -> Option<Tail> {
-        let lso = led.view.borrow().visible.lso;
+        let Visible { leads, lso, .. } = led.view.borrow().visible;
         let tiered_end = led.root.tiered_end;
-        if lso <= tiered_end || self.state.uploading.contains(&led.partition) {
+        if !leads || lso <= tiered_end || self.state.uploading.contains(&led.partition) {
             return None;
         }
         let entries = self.wal.entries(led.partition, tiered_end, lso);
@@ -229,9 +239,17 @@ impl Tierer {
         let more = end < lso;
         let rule = FlushRule {
             bytes: if more { bytes } else { led.config.upload_bytes() },
-            age_ms: led.config.upload_age_ms(),
+            age_ms: millis(led.config.upload_age()),
         };
-        Some(Tail { partition: led.partition, tiered_end, lso: end, bytes, oldest, rule, retention_ms: led.config.retention_ms.unwrap_or(-1) })
+        Some(Tail {
+            partition: led.partition,
+            tiered_end,
+            lso: end,
+            bytes,
+            oldest,
+            rule,
+            retention_ms: led.config.retention.map_or(-1, millis),
+        })
     }
 
     async fn on_uploaded(&mut self, planned: PlannedObject, outcome: Result<Uploaded, UploadError>) {
@@ -258,7 +276,11 @@ impl Tierer {
         self.state.failures += 1;
         let pause = doubled.mul_f64(rand::random_range(0.5..1.0));
         self.state.paused_until = Some(clock::monotonic() + pause);
-        tracing::warn!(reason, retry_ms = pause.as_millis() as u64, "upload failed; produce goes on while the WAL has room");
+        tracing::warn!(
+            reason,
+            retry_ms = pause.as_millis() as u64,
+            "upload failed; produce goes on while the WAL has room"
+        );
     }
 
     /// Commits the segments of one object: manifests first, then everyone hears of it (rule T6).
@@ -269,7 +291,8 @@ impl Tierer {
         for placed in &uploaded.object.segments {
             let entry = SegmentEntry::new(uploaded.key, uploaded.object.length, placed.clone());
             // Led no longer, or led again in a later epoch and tiered meanwhile: the range is an orphan.
-            let Some(led) = self.state.led.get(&placed.meta.partition).filter(|led| led.root.tiered_end == entry.base) else {
+            let Some(led) = self.state.led.get(&placed.meta.partition).filter(|led| led.root.tiered_end == entry.base)
+            else {
                 continue;
             };
             changes.push(Change::append(led, led.root.append(entry, led.epoch), uploaded.key.gc_epoch()));
@@ -318,7 +341,7 @@ impl Tierer {
                 continue;
             }
             let led = &self.state.led[&partition];
-            let Some(start) = self.retention_start(led, now).await else { continue };
+            let Some(start) = retention_start(&self.tiered, &self.wal, led, now).await else { continue };
             if start > led.root.log_start
                 && let Err(error) = self.move_log_start(partition, start).await
             {
@@ -326,39 +349,6 @@ impl Tierer {
                 return;
             }
         }
-    }
-
-    /// Where the log may start by its retention settings. `None` where the manifest cannot be read now.
-    async fn retention_start(&self, led: &Led, now: TimestampMs) -> Option<Offset> {
-        let retention = Retention { age_ms_max: led.config.retention_ms, size_max: led.config.retention_bytes };
-        if !led.config.deletes() || (retention.age_ms_max.is_none() && retention.size_max.is_none()) {
-            return Some(led.root.log_start);
-        }
-        let tail_bytes = self.wal.partition_bytes(led.partition);
-        let mut view = ManifestView::new(ManifestRoot::clone(&led.root));
-        let start = self.tiered.ask(&mut view, |view| view.retention_start(retention, now, tail_bytes)).await.ok()?;
-        if start < led.root.tiered_end {
-            return Some(start);
-        }
-        Some(self.tail_retention_start(led, retention, now).max(start))
-    }
-
-    /// Goes on with whole batches of the committed tail where nothing in object storage is kept.
-    fn tail_retention_start(&self, led: &Led, retention: Retention, now: TimestampMs) -> Offset {
-        let hw = led.view.borrow().visible.hw;
-        let entries = self.wal.entries(led.partition, led.root.tiered_end, hw);
-        let mut bytes: u64 = entries.iter().map(|entry| u64::from(entry.size)).sum();
-        let mut start = led.root.tiered_end;
-        for entry in entries.iter().filter(|entry| entry.end <= hw) {
-            let old = retention.age_ms_max.is_some_and(|max| now.0.saturating_sub(entry.append_time.0) > max);
-            let over = retention.size_max.is_some_and(|max| bytes - u64::from(entry.size) >= max);
-            if !old && !over {
-                break;
-            }
-            bytes -= u64::from(entry.size);
-            start = entry.end;
-        }
-        start
     }
 
     async fn delete_records(&mut self, partition: PartitionId, before: Option<Offset>) -> Result<Offset, ApiError> {
@@ -397,4 +387,37 @@ fn source(led: &Led, tail: Tail) -> Source {
         producers: led.producers.clone(),
         last_append_time: led.root.newest().map_or(TimestampMs::NONE, |entry| entry.max_append_time),
     }
+}
+
+/// Where the log may start by its retention settings. `None` where the manifest cannot be read now.
+async fn retention_start(tiered: &Tiered, wal: &Wal, led: &Led, now: TimestampMs) -> Option<Offset> {
+    let retention = Retention { age_ms_max: led.config.retention.map(millis), size_max: led.config.retention_bytes };
+    if !led.config.cleanup_policy.delete || (retention.age_ms_max.is_none() && retention.size_max.is_none()) {
+        return Some(led.root.log_start);
+    }
+    let tail_bytes = wal.partition_bytes(led.partition);
+    let mut view = ManifestView::new(ManifestRoot::clone(&led.root));
+    let start = tiered.ask(&mut view, |view| view.retention_start(retention, now, tail_bytes)).await.ok()?;
+    if start < led.root.tiered_end {
+        return Some(start);
+    }
+    Some(tail_retention_start(wal, led, retention, now).max(start))
+}
+
+/// Goes on with whole batches of the committed tail where nothing in object storage is kept.
+fn tail_retention_start(wal: &Wal, led: &Led, retention: Retention, now: TimestampMs) -> Offset {
+    let hw = led.view.borrow().visible.hw;
+    let entries = wal.entries(led.partition, led.root.tiered_end, hw);
+    let mut bytes: u64 = entries.iter().map(|entry| u64::from(entry.size)).sum();
+    let mut start = led.root.tiered_end;
+    for entry in entries.iter().filter(|entry| entry.end <= hw) {
+        let old = retention.age_ms_max.is_some_and(|max| now.0.saturating_sub(entry.append_time.0) > max);
+        let over = retention.size_max.is_some_and(|max| bytes - u64::from(entry.size) >= max);
+        if !old && !over {
+            break;
+        }
+        bytes -= u64::from(entry.size);
+        start = entry.end;
+    }
+    start
 }

@@ -149,7 +149,9 @@ impl Tiered {
         let known = lock(&self.nodes).get(&rolled.object);
         let bytes = match known {
             Some(bytes) => bytes,
-            None => self.get(&rolled.object, rolled.length, 0..rolled.length, Hint::Normal).await?,
+            None => {
+                self.get(&rolled.object, u64::from(rolled.length), 0..u64::from(rolled.length), Hint::Normal).await?
+            }
         };
         let object = || rolled.object.to_string();
         view.load(rolled, &bytes).map_err(|source| TieredError::Manifest { object: object(), source })?;

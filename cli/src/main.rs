@@ -18,6 +18,8 @@ mod schemas;
 #[cfg_attr(not(test), expect(dead_code, reason = "the broker that takes these settings is not there yet"))]
 mod settings;
 mod signals;
+#[cfg_attr(not(test), expect(dead_code, reason = "the broker that uploads is not there yet"))]
+mod store;
 mod time;
 mod units;
 

@@ -114,6 +114,13 @@ impl ManifestRoot {
         oldest.map_or(self.tiered_end, |oldest| oldest.base)
     }
 
+    /// Bytes of the segments it references.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        let rolled = self.rolled.iter().map(|rolled| rolled.totals.size);
+        rolled.chain(self.entries.iter().map(|entry| entry.length)).sum()
+    }
+
     /// The root with one more segment at its end, committed by the leader of `epoch`.
     ///
     /// Panics unless the segment begins at `tiered_end` (rules T1, S8), the epoch does not go back, and no transaction open at

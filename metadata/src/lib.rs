@@ -4,7 +4,7 @@
 //! one named transaction. Not the data path: no record passes here.
 
 pub mod clock;
+pub mod embedded;
 pub mod keys;
-
 pub mod kv;
 pub mod store;

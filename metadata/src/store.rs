@@ -28,7 +28,7 @@ pub use collection::{Bumped, Dropped, GcEpoch};
 pub use election::Election;
 pub use image::Image;
 pub use producer_ids::ProducerIdBlock;
-pub use tier::{TierCommit, TierOutcome, TierRoot};
+pub use tier::{TIER_DROPPED_MAX, TIER_ROOT_BYTES_MAX, TierCommit, TierOutcome, TierRoot};
 pub use topics::{CreateOutcome, NewTopic, Placement};
 
 /// Keys read at once when a part of the key space is listed.

@@ -36,10 +36,11 @@ async fn readyz(State(ready): State<Ready>) -> Response {
 
 async fn metrics(State(ready): State<Ready>) -> Response {
     match ready.get() {
-        Some(broker) => {
-            ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], broker.metrics_text())
-                .into_response()
-        }
+        Some(broker) => (
+            [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")],
+            broker.metrics_text(),
+        )
+            .into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "recovering\n").into_response(),
     }
 }

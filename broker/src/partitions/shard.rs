@@ -188,7 +188,7 @@ impl Shard {
 
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
         let Some(slot) = self.slots.get_mut(&partition) else { return };
-        let input = Input::Manifest { log_start: root.log_start(), tiered_end: root.tiered_end() };
+        let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
         slot.manifest = root;
         self.step(partition, input);
     }
@@ -250,10 +250,8 @@ impl Shard {
             // A replica dropped since has no readers.
             let Some(slot) = self.slots.get_mut(&partition) else { continue };
             slot.publish = false;
-            slot.view.send_replace(PartitionView {
-                visible: slot.replica.visible(),
-                manifest: Arc::clone(&slot.manifest),
-            });
+            slot.view
+                .send_replace(PartitionView { visible: slot.replica.visible(), manifest: Arc::clone(&slot.manifest) });
         }
     }
 

@@ -10,7 +10,9 @@ use millpond_log::batch::BatchError;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::object_key::{BundleObject, GcEpoch, ObjectKey, PartitionObject};
 use millpond_log::producers::ProducerTable;
-use millpond_log::segment::{BuiltObject, BuiltSegment, BundleWriter, Density, SegmentIdentity, SegmentTail, SegmentWriter};
+use millpond_log::segment::{
+    BuiltObject, BuiltSegment, BundleWriter, Density, SegmentIdentity, SegmentTail, SegmentWriter,
+};
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
@@ -101,7 +103,10 @@ impl Uploader {
         let (key, object) = match <[BuiltSegment; 1]>::try_from(segments) {
             Ok([segment]) => {
                 let (partition, epoch, base) = (segment.meta.partition, segment.meta.epoch, segment.meta.base);
-                (ObjectKey::Segment(PartitionObject { partition, gc_epoch, epoch, base, random }), BuiltObject::from(segment))
+                (
+                    ObjectKey::Segment(PartitionObject { partition, gc_epoch, epoch, base, random }),
+                    BuiltObject::from(segment),
+                )
             }
             Err(segments) => {
                 let mut bundle = BundleWriter::new();
@@ -124,15 +129,16 @@ impl Uploader {
         };
         match written {
             Ok(()) => self.check_length(&path, length).await,
-            Err(error) => self.check_content(&path, length, crc).await.map_err(|_| UploadError::Store {
-                key: path.to_string(),
-                source: error,
-            }),
+            Err(error) => self
+                .check_content(&path, length, crc)
+                .await
+                .map_err(|_| UploadError::Store { key: path.to_string(), source: error }),
         }
     }
 
     async fn put_multipart(&self, path: &Path, parts: &[Bytes]) -> object_store::Result<()> {
-        let mut write = WriteMultipart::new_with_chunk_size(self.store.put_multipart(path).await?, MULTIPART_BYTES as usize / 2);
+        let mut write =
+            WriteMultipart::new_with_chunk_size(self.store.put_multipart(path).await?, MULTIPART_BYTES as usize / 2);
         for part in parts {
             write.wait_for_capacity(PARTS_IN_FLIGHT).await?;
             write.put(part.clone());
@@ -143,7 +149,11 @@ impl Uploader {
     async fn check_length(&self, path: &Path, expected: u64) -> Result<(), UploadError> {
         let key = || path.to_string();
         let head = self.store.head(path).await.map_err(|source| UploadError::Store { key: key(), source })?;
-        if head.size == expected { Ok(()) } else { Err(UploadError::OtherLength { key: key(), found: head.size, expected }) }
+        if head.size == expected {
+            Ok(())
+        } else {
+            Err(UploadError::OtherLength { key: key(), found: head.size, expected })
+        }
     }
 
     async fn check_content(&self, path: &Path, length: u64, crc: u32) -> Result<(), UploadError> {

@@ -4,7 +4,9 @@ use super::{Tiered, TieredError, damaged};
 use millpond_cache::Hint;
 use millpond_log::batch::BatchError;
 use millpond_log::manifest::{ManifestRoot, ManifestView, SegmentEntry};
-use millpond_log::segment::{ChunkSpan, SegmentError, SegmentIndex, TimedOffset, first_at_or_after, first_of_largest_timestamp};
+use millpond_log::segment::{
+    ChunkSpan, SegmentError, SegmentIndex, TimedOffset, first_at_or_after, first_of_largest_timestamp,
+};
 use millpond_log::{Batch, Offset, TimestampMs};
 use std::sync::Arc;
 
@@ -23,7 +25,9 @@ impl Tiered {
             let index = self.index(manifest.partition, &entry).await?;
             while let Some(span) = index.find_time(time, from) {
                 let batches = self.chunk(&entry, &index, &span).await?;
-                if let Some(found) = first_at_or_after(&batches, time, from).map_err(|error| unsound(&entry, from, error))? {
+                if let Some(found) =
+                    first_at_or_after(&batches, time, from).map_err(|error| unsound(&entry, from, error))?
+                {
                     return Ok(Some(found));
                 }
                 from = index.chunks()[span.chunks.end - 1].end;
@@ -68,7 +72,12 @@ impl Tiered {
         Ok(largest)
     }
 
-    async fn chunk(&self, entry: &SegmentEntry, index: &SegmentIndex, span: &ChunkSpan) -> Result<Vec<Batch>, TieredError> {
+    async fn chunk(
+        &self,
+        entry: &SegmentEntry,
+        index: &SegmentIndex,
+        span: &ChunkSpan,
+    ) -> Result<Vec<Batch>, TieredError> {
         let bytes = self.get(&entry.object, entry.object_length, entry.in_object(&span.bytes), Hint::Scan).await?;
         index.read(span, &bytes).map_err(|source| damaged(&entry.object, source))
     }

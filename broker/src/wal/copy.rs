@@ -130,4 +130,3 @@ impl Writer {
         self.shared.space.release(number);
     }
 }
-

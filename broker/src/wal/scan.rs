@@ -102,7 +102,8 @@ impl<'a> Reader<'a> {
 
     fn head(&mut self, at: u64) -> Option<(Frame, u32)> {
         let seed = self.seed;
-        Frame::decode(self.bytes(at, FRAME_HEAD_BYTES as u64), seed).filter(|(frame, _)| at + frame.size() <= self.file.bytes)
+        Frame::decode(self.bytes(at, FRAME_HEAD_BYTES as u64), seed)
+            .filter(|(frame, _)| at + frame.size() <= self.file.bytes)
     }
 
     /// The frame at `at`, if its head is good: whole, or with `None` if its payload is bad.

@@ -43,6 +43,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// Ends all acknowledging: whoever appends is told, and the directory remembers it if it can (rule W2).
     pub(super) fn poison(&self, reason: &str) {
+        // No more room before anybody hears of it.
+        self.space.stop();
+        self.queue.clear();
         {
             let mut listeners = lock(&self.listeners);
             if listeners.poisoned.is_some() {
@@ -54,10 +57,19 @@ impl Shared {
                 let _ = events.send(WalEvent::Poisoned { reason: reason.to_owned() });
             }
         }
-        self.space.stop();
-        self.queue.clear();
         if let Err(error) = self.relabel(|label| label.poisoned = true) {
             tracing::warn!(%error, "the WAL directory could not be marked as poisoned");
+        }
+    }
+
+    /// Tells appenders what is durable, unless the WAL is poisoned: then nobody hears that any more (rule W2).
+    pub(super) fn acknowledge(&self, tickets: impl IntoIterator<Item = (UnboundedSender<WalEvent>, u64)>) {
+        let listeners = lock(&self.listeners);
+        if listeners.poisoned.is_none() {
+            for (events, ticket) in tickets {
+                // An appender that is gone wants no answer.
+                let _ = events.send(WalEvent::Synced { ticket });
+            }
         }
     }
 

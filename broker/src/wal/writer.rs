@@ -2,7 +2,6 @@
 //!
 //! It never acknowledges before the sync has answered well, and never syncs again after one that has not.
 
-use super::WalEvent;
 use super::copy::Copying;
 use super::group::{Group, LaidOut, Origin, Payload};
 use super::queue::{Body, Done, Item, Taken, Wait};
@@ -151,7 +150,9 @@ impl Writer {
                     self.shared.tails.change(frame.partition, |tail| tail.anchor_file = Some(place.file));
                 }
                 _ => {
-                    self.shared.tails.change(frame.partition, |tail| tail.anchor_file.get_or_insert(place.file).to_owned());
+                    self.shared
+                        .tails
+                        .change(frame.partition, |tail| tail.anchor_file.get_or_insert(place.file).to_owned());
                 }
             }
         }
@@ -181,10 +182,7 @@ impl Writer {
             drop(permits);
             newest.insert(appender, (events, ticket));
         }
-        for (events, ticket) in newest.into_values() {
-            // An appender that is gone wants no answer.
-            let _ = events.send(WalEvent::Synced { ticket });
-        }
+        self.shared.acknowledge(newest.into_values());
     }
 
     /// Proves the newest group by a frame after it (rule W3).

@@ -29,28 +29,44 @@ pub struct ProduceRules {
     pub codec: Option<Codec>,
 }
 
+/// A batch fit to be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// The batch.
+    pub batch: Batch,
+    /// Largest timestamp of its records, as the producer set them.
+    pub latest: TimestampMs,
+}
+
 impl Batch {
     /// Checks the batch in full, down to each record, so that nothing poisonous is ever stored.
     ///
-    /// Returns the batch to append: the same bytes, but for two cases. Where `rules.codec` asks for another codec it is
-    /// re-encoded. Where its header's max timestamp is not its records' (nor left unset), that is set right, as Kafka's broker
-    /// does: the time index and retention rely on it. Under `LogAppendTime` the caller stamps the batch when it appends it.
+    /// Returns the batch to append: the same bytes, or re-encoded where `rules.codec` asks for another codec. Under
+    /// `LogAppendTime` the caller stamps it when it appends it.
     ///
     /// # Errors
-    /// Every `BatchError` but `Cut`; nothing was changed.
+    /// Every `BatchError` but `Cut` and `OldFormat`; nothing was changed.
     pub fn admit(self, rules: &ProduceRules) -> Result<Batch, BatchError> {
+        self.admit_timed(rules).map(|admitted| admitted.batch)
+    }
+
+    /// As `admit`, and tells the largest timestamp of the records, which it has seen: the header's need not be true.
+    ///
+    /// # Errors
+    /// As `admit`.
+    pub fn admit_timed(self, rules: &ProduceRules) -> Result<Admitted, BatchError> {
         self.check_size(rules)?;
         // Before a field is believed: damage on the way must look like damage, so that the client sends it again.
         self.verify_crc()?;
         let codec = self.check_header()?;
         let raw = self.inflate(codec)?;
-        self.check_records(&raw, rules)?;
-        let admitted = match rules.codec {
+        let latest = self.check_records(&raw, rules)?;
+        let batch = match rules.codec {
             Some(wanted) if wanted != codec => self.encode_as(wanted, &raw),
             _ => self,
         };
-        admitted.check_size(rules)?;
-        Ok(admitted)
+        batch.check_size(rules)?;
+        Ok(Admitted { batch, latest })
     }
 
     fn check_size(&self, rules: &ProduceRules) -> Result<(), BatchError> {
@@ -97,11 +113,12 @@ impl Batch {
         })
     }
 
-    /// Walks every record.
-    fn check_records(&self, raw: &[u8], rules: &ProduceRules) -> Result<(), BatchError> {
+    /// Walks every record; returns the largest timestamp.
+    fn check_records(&self, raw: &[u8], rules: &ProduceRules) -> Result<TimestampMs, BatchError> {
         let base = self.base_timestamp().0;
         let times = TimestampBounds::new(rules);
         let mut input = Input(raw);
+        let mut max = i64::MIN;
         for index in 0..self.record_count().cast_signed() {
             let mut record = RawRecord::take(&mut input)?;
             if record.offset_delta != index {
@@ -110,10 +127,16 @@ impl Batch {
             if rules.compacted && record.key.is_none() {
                 return Err(BatchError::Malformed("record without a key in a compacted topic"));
             }
-            times.check(base.wrapping_add(record.timestamp_delta))?;
+            let timestamp = base.wrapping_add(record.timestamp_delta);
+            times.check(timestamp)?;
+            max = max.max(timestamp);
             while record.headers.take()?.is_some() {}
         }
-        if input.is_empty() { Ok(()) } else { Err(BatchError::Malformed("bytes left after the last record")) }
+        if input.is_empty() {
+            Ok(TimestampMs(max))
+        } else {
+            Err(BatchError::Malformed("bytes left after the last record"))
+        }
     }
 
     /// The same batch in another codec: `compression.type` of the topic.

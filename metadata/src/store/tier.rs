@@ -11,6 +11,12 @@ use millpond_core::records::{DropRecord, Leader};
 use millpond_log::{LeaderEpoch, PartitionId, TopicId};
 use std::collections::BTreeMap;
 
+/// Largest tier root, in bytes. In a drop record it is spelled in hexadecimal, and has to stay below 64 KiB there (rule Z5).
+pub const TIER_ROOT_BYTES_MAX: usize = 24 << 10;
+
+/// Most objects that one commit drops: their keys have to fit one record of 64 KiB. Move the log's start in steps.
+pub const TIER_DROPPED_MAX: usize = 256;
+
 /// A partition's tier root, as stored.
 pub type TierRoot = Versioned<Bytes>;
 
@@ -97,7 +103,7 @@ impl Store {
     /// epoch of the same transaction (rule G2). Cancel safe: a dropped call equals `Unknown`.
     ///
     /// # Errors
-    /// Per commit: `Unavailable`, `Refused`.
+    /// Per commit: `Unavailable`; `Refused` for all if one is over a limit.
     pub async fn commit_tier(&self, actor: &Session, commits: &[TierCommit]) -> Vec<Result<TierOutcome, StoreError>> {
         let gc_epoch = if commits.iter().all(|commit| commit.dropped.is_empty()) {
             None
@@ -107,6 +113,9 @@ impl Store {
                 Err(error) => return commits.iter().map(|_| Err(error.clone())).collect(),
             }
         };
+        if let Some(reason) = commits.iter().find_map(oversized) {
+            return commits.iter().map(|_| Err(StoreError::Refused(reason.clone()))).collect();
+        }
         let transitions = commits.iter().map(|commit| self.tier_commit(actor, commit, gc_epoch)).collect();
         let answers = self.run_batched(transitions).await;
         answers.into_iter().map(|answer| answer.map(TierOutcome::from)).collect()
@@ -141,4 +150,14 @@ impl Store {
         }
         Transition { guards, writes, proof: Some((key, commit.root.clone())) }
     }
+}
+
+/// What is too large about a commit.
+fn oversized(commit: &TierCommit) -> Option<String> {
+    let TierCommit { partition, root, dropped, .. } = commit;
+    if root.len() > TIER_ROOT_BYTES_MAX {
+        return Some(format!("tier root of {partition} has {} bytes; at most {TIER_ROOT_BYTES_MAX}", root.len()));
+    }
+    let many = dropped.len() > TIER_DROPPED_MAX;
+    many.then(|| format!("a commit to {partition} drops {} objects; at most {TIER_DROPPED_MAX}", dropped.len()))
 }

@@ -11,6 +11,9 @@ pub(super) const BATCH_PARTITIONS_MAX: usize = 40;
 /// Most bytes in one transaction of several partitions (rule K8).
 pub(super) const BATCH_BYTES_MAX: usize = 512 << 10;
 
+/// Largest value (rule Z5): larger things live in object storage.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
 /// What it means that a comparison failed; the worst comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Broken {
@@ -162,7 +165,9 @@ impl Store {
     }
 
     async fn attempt(&self, transitions: &[Transition]) -> Result<Attempt, StoreError> {
-        match self.kv.txn(transaction(transitions)).await {
+        let txn = transaction(transitions);
+        check_values(&txn)?;
+        match self.kv.txn(txn).await {
             Ok(TxnOutcome::Succeeded { revision, .. }) => Ok(Attempt::Settled(Settled::Committed(revision))),
             Ok(TxnOutcome::Failed { found, .. }) => Ok(Attempt::Failed(Seen(found))),
             Err(KvError::Unknown(_)) => Ok(Attempt::Settled(Settled::Unknown)),
@@ -171,6 +176,18 @@ impl Store {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn check_values(txn: &Txn) -> Result<(), StoreError> {
+    for write in &txn.then {
+        if let Write::Put { key, value, .. } = write
+            && value.len() >= VALUE_BYTES_MAX
+        {
+            let reason = format!("a value of {} bytes for {key:?}; below {VALUE_BYTES_MAX}", value.len());
+            return Err(StoreError::Refused(reason));
+        }
+    }
+    Ok(())
 }
 
 enum Attempt {

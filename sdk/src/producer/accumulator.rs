@@ -160,6 +160,12 @@ impl Accumulator {
         due.min()
     }
 
+    /// Drops every record: whoever waits for one learns that the producer's task ended.
+    pub(super) fn clear(&mut self) {
+        self.full.clear();
+        self.topics.clear();
+    }
+
     /// Whether it holds no record.
     pub(super) fn is_empty(&self) -> bool {
         self.full.is_empty() && self.topics.values().all(|topic| topic.open.is_empty())

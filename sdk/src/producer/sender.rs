@@ -5,7 +5,7 @@
 use super::config::Acks;
 use super::lane::{Identity, Lane, LaneConfig, LinkId, Need, RequestId};
 use super::link::{self, LinkEvent};
-use super::{ProducerConfig, Shared};
+use super::{Life, ProducerConfig, Shared};
 use crate::client::{Client, Repeat, answer, log_client};
 use crate::error::Error;
 use crate::record::TopicPartition;
@@ -21,6 +21,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long the sender sleeps when nothing at all is due.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// How often what is known of the topics is checked for its age, while there is something to do.
+const AGE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The producer's task.
 pub(super) struct Sender {
@@ -44,6 +47,7 @@ pub(super) struct Sender {
     refreshing: BTreeSet<Arc<str>>,
     identifying: bool,
     job_failures: u32,
+    ages_checked: Instant,
 }
 
 struct Link {
@@ -86,6 +90,7 @@ impl Sender {
             refreshing: BTreeSet::new(),
             identifying: false,
             job_failures: 0,
+            ages_checked: Instant::now(),
         }
     }
 
@@ -139,10 +144,13 @@ impl Sender {
         for lane in self.lanes.values_mut() {
             lane.expire(now, &self.lane_config);
         }
-        let topics: BTreeSet<Arc<str>> = self.lanes.keys().map(|partition| Arc::clone(&partition.topic)).collect();
-        for topic in topics {
-            if self.client.is_old(&topic) {
-                self.refresh(&topic, now);
+        if now >= self.ages_checked + AGE_CHECK_INTERVAL {
+            self.ages_checked = now;
+            let topics: BTreeSet<Arc<str>> = self.lanes.keys().map(|partition| Arc::clone(&partition.topic)).collect();
+            for topic in topics {
+                if self.client.is_old(&topic) {
+                    self.refresh(&topic, now);
+                }
             }
         }
         if let Some(error) = self.shared.abandoned() {
@@ -152,7 +160,8 @@ impl Sender {
 
     /// Sends what can be sent.
     fn dispatch(&mut self, now: Instant) {
-        let partitions: Vec<TopicPartition> = self.lanes.keys().cloned().collect();
+        let busy = self.lanes.iter().filter(|(_, lane)| !lane.is_empty());
+        let partitions: Vec<TopicPartition> = busy.map(|(partition, _)| partition.clone()).collect();
         for partition in partitions {
             let mut lane = self.lanes.remove(&partition).expect("a key of the map");
             while self.advance(&partition, &mut lane, now) {}
@@ -330,5 +339,13 @@ impl Sender {
         let gathered = self.shared.accumulator().deadline(self.config.delivery_timeout, has_room);
         let sent = lanes.values().filter_map(|lane| lane.deadline(now, config)).min();
         gathered.into_iter().chain(sent).min().unwrap_or(now + IDLE)
+    }
+}
+
+impl Drop for Sender {
+    /// However the task ends, nobody waits for it in vain: nothing more is taken, and what it still holds is failed.
+    fn drop(&mut self) {
+        self.shared.close(Life::Closed);
+        self.shared.accumulator().clear();
     }
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio_stream::wrappers::{TcpListenerStream, UnboundedReceiverStream};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 /// What happens to the next produce request, or the next push.
@@ -68,7 +69,7 @@ impl Scripted {
         let service = LogServer::new(Service { shared: Arc::clone(&shared) }).max_decoding_message_size(1 << 26);
         let server = tonic::transport::Server::builder()
             .add_service(service)
-            .serve_with_incoming(TcpListenerStream::new(listener));
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
         let server = tokio::spawn(server).abort_handle();
         Scripted { address, shared, server }
     }

@@ -44,7 +44,8 @@ pub(super) fn answer(
         answers: Answers::default(),
         bytes: 0,
     };
-    futures::stream::unfold(stream, |mut stream| async move { stream.next().await.map(|answer| (answer, stream)) }).fuse()
+    futures::stream::unfold(stream, |mut stream| async move { stream.next().await.map(|answer| (answer, stream)) })
+        .fuse()
 }
 
 struct ProduceStream<R, A> {

@@ -20,8 +20,10 @@ use tonic::{Code, Status};
 /// Commits of the scripted core, to be settled by the test: by partition and order of admission.
 #[derive(Clone, Default)]
 struct Core {
-    commits: Arc<Mutex<HashMap<u32, Vec<oneshot::Sender<Result<Produced, ApiError>>>>>>,
+    commits: Arc<Mutex<HashMap<u32, Vec<Commit>>>>,
 }
+
+type Commit = oneshot::Sender<Result<Produced, ApiError>>;
 
 impl Core {
     fn admit(&self) -> impl Fn(ProduceRequest) -> produce::Admitted + Send + use<> {
