@@ -134,26 +134,12 @@ async fn admit(
     acks: Acks,
     timeout: Duration,
 ) -> Result<impl Future<Output = Result<Produced, ApiError>> + Send + use<>, ApiError> {
-    let records = one_batch(records)?;
     let partition = u32::try_from(index)
         .map_err(|_| ApiError::new(ErrorCode::UnknownTopicOrPartition, format!("there is no partition {index}")))?;
     let topic = TopicRef::Name(topic.to_owned());
+    // Null is no batch; what is exactly one is the broker's to judge.
+    let records = records.unwrap_or_default();
     broker.produce(BrokerRequest { topic, partition, records, acks, timeout }).await
-}
-
-/// Refuses what is not exactly one batch by its own length: Produce carries one for each partition since version 3. All else
-/// about the batch is the broker's to judge.
-fn one_batch(records: Option<Bytes>) -> Result<Bytes, ApiError> {
-    const LENGTH: std::ops::Range<usize> = 8..12;
-    let records = records.filter(|records| !records.is_empty());
-    let records = records.ok_or_else(|| ApiError::new(ErrorCode::InvalidRecord, "no batch for the partition"))?;
-    let length = records.get(LENGTH).and_then(|length| <[u8; 4]>::try_from(length).ok()).map(u32::from_be_bytes);
-    match length {
-        Some(length) if LENGTH.end + (length as usize) < records.len() => {
-            Err(ApiError::new(ErrorCode::InvalidRecord, "more than one batch for the partition; send one a request"))
-        }
-        _ => Ok(records),
-    }
 }
 
 type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;
