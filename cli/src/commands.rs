@@ -1,11 +1,13 @@
 //! The commands. Each module holds one: its arguments, and `run`.
 
 mod bench;
+mod broker;
 mod cluster;
 mod completions;
 mod consume;
 mod deliveries;
 mod demo;
+mod dev;
 mod man;
 mod produce;
 mod status;
@@ -19,6 +21,10 @@ use std::future::Future;
 pub(crate) enum Command {
     /// The tour, on real events: publish, upload, kill the broker, replay, and check
     Demo(demo::Args),
+    /// Run a broker for local work, with its data in one folder
+    Dev(dev::Args),
+    /// Run one broker of a fleet
+    Broker(broker::Args),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
     /// Write records, one for each line of input
@@ -39,6 +45,8 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => client(demo::run(args)),
+        Command::Dev(args) => client(dev::run(args)),
+        Command::Broker(args) => client(broker::run(args)),
         Command::Topic(args) => client(topic::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),

@@ -8,17 +8,16 @@ mod environment;
 mod failure;
 mod flights;
 mod input;
+mod launch;
+mod logging;
 mod output;
-#[cfg_attr(not(test), expect(dead_code, reason = "the broker that binds ports is not there yet"))]
 mod ports;
 mod progress;
 mod records;
 #[cfg(test)]
 mod schemas;
-#[cfg_attr(not(test), expect(dead_code, reason = "the broker that takes these settings is not there yet"))]
 mod settings;
 mod signals;
-#[cfg_attr(not(test), expect(dead_code, reason = "the broker that uploads is not there yet"))]
 mod store;
 mod time;
 mod units;

@@ -13,7 +13,7 @@ mod roll;
 mod swap;
 mod view;
 
-pub use entry::{OpenTxns, RolledRef, SegmentEntry};
+pub use entry::{OpenTxns, RolledRef, SegmentEntry, Totals};
 pub use node::{ManifestNode, NodeItems};
 pub use roll::{INLINE_BYTES_MAX, ROLLED_FANOUT, RollPlan, RolledObject};
 pub use swap::SwapConflict;
@@ -129,6 +129,7 @@ impl ManifestRoot {
     pub fn append(&self, entry: SegmentEntry, epoch: LeaderEpoch) -> ManifestRoot {
         assert_eq!(entry.base, self.tiered_end, "S8: tiered ranges are contiguous");
         assert!(entry.end > entry.base, "S8: tiered_end only grows");
+        assert!(entry.may_stand_in(self.partition), "`{}` is not an object of {}", entry.object, self.partition);
         let mut root = self.next(epoch);
         root.tiered_end = entry.end;
         root.stable_end = entry.open.map_or(entry.end, |open| open.first.min(entry.end));
@@ -166,7 +167,7 @@ impl ManifestRoot {
     fn check(&self) -> Result<(), &'static str> {
         let spans = || self.rolled.iter().map(Cover::span).chain(self.entries.iter().map(Cover::span));
         let mut ends = spans().map(|span| span.end);
-        let adjoin = spans().skip(1).all(|cover| ends.next() == Some(cover.base));
+        let adjoin = spans().skip(1).all(|span| ends.next() == Some(span.base));
         match () {
             () if spans().any(|span| span.base >= span.end) => Err("an entry covers nothing"),
             () if !adjoin => Err("entries do not adjoin"),

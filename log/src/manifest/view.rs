@@ -244,7 +244,8 @@ impl ManifestView {
     }
 
     /// What leaves the manifest when `log_start` moves to `to`: for the drop log of that transaction (rule G2). Leaves out
-    /// `newest`, which stays referenced (rule P5); what earlier moves dropped is not named again.
+    /// `newest`, which stays referenced (rule P5); what earlier moves dropped is not named again. A segment that was `newest`
+    /// when the log start passed it is named while it is in the root; once rolled, it is an orphan for the daily collection.
     pub fn dropped_by(&self, to: Offset) -> Lookup<Dropped> {
         let mut dropped = Dropped::default();
         let newest = self.root.tiered_end;

@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!((index.base(), index.end()), (meta.base, meta.end));
         prop_assert_eq!(index.batch_count(), batches.len() as u64);
         prop_assert_eq!(meta.record_count, batches.iter().map(|(batch, _)| u64::from(batch.record_count())).sum::<u64>());
-        prop_assert_eq!(Some(meta.max_timestamp), batches.iter().map(|(batch, _)| batch.max_timestamp()).max());
+        prop_assert_eq!(Some(meta.max_timestamp), batches.iter().flat_map(|(batch, _)| batch.latest_timestamp()).max());
         prop_assert_eq!(Some(meta.max_append_time), batches.last().map(|(_, time)| *time));
         prop_assert_eq!((meta.length, meta.crc), (bytes.len() as u64, crc32c::crc32c(&bytes)));
         prop_assert_eq!((object.length, object.crc), (meta.length, meta.crc));
@@ -385,12 +385,11 @@ fn check_largest(samples: &[Sample], from: u64, offset: u64) {
 /// Case F16: times at the ends of 64 bits, in any order, each in a chunk of its own.
 #[test]
 fn extreme_times_stay_what_they_are() {
-    // Not -1, which in a header means "not set".
-    let times = [i64::MAX, i64::MIN, -2, i64::MAX - 1, 0, i64::MIN];
+    let times = [i64::MAX, i64::MIN, -1, i64::MAX - 1, 0, i64::MIN];
     let mut writer = SegmentWriter::new(identity(), Offset(0), Density::Dense).with_chunk_bytes(1);
     for time in times {
         let batch = batch(&Sample::of_times(&[0]), writer.end(), LeaderEpoch(0));
-        writer.push(&sample::with_max_timestamp(&batch, time), TimestampMs(0)).expect("its CRC is right");
+        writer.push_timed(&batch, TimestampMs(0), TimestampMs(time)).expect("its CRC is right");
     }
     let epochs = vec![EpochStart { epoch: LeaderEpoch(0), start: Offset(0) }];
     let built = writer.finish(tail(Offset(6), epochs));
@@ -406,6 +405,28 @@ fn identity() -> SegmentIdentity {
 
 fn tail(end: Offset, epochs: Vec<EpochStart>) -> SegmentTail {
     SegmentTail { end, epochs, producers: Bytes::from_static(b"p"), aborted: Vec::new(), open: Vec::new() }
+}
+
+/// Cases F12 and F14: a producer's header may understate or overstate its times; searches go by the records.
+#[test]
+fn searches_by_time_do_not_trust_headers() {
+    for claimed in [i64::MIN, 0, 6, i64::MAX] {
+        let mut writer = SegmentWriter::new(identity(), Offset(0), Density::Dense).with_chunk_bytes(1);
+        for times in [[1, 5], [9, 2], [3, 3]] {
+            let batch = batch(&Sample::of_times(&times), writer.end(), LeaderEpoch(0));
+            writer.push(&sample::with_max_timestamp(&batch, claimed), TimestampMs(0)).expect("its CRC is right");
+        }
+        let epochs = vec![EpochStart { epoch: LeaderEpoch(0), start: Offset(0) }];
+        let bytes = bytes_of(&writer.finish(tail(Offset(6), epochs)).parts);
+        let index = SegmentIndex::parse(&bytes).expect("sound");
+        assert_eq!(index.max_timestamp(), TimestampMs(9));
+        for (target, offset) in [(2, Some(1)), (5, Some(1)), (6, Some(2)), (9, Some(2)), (10, None)] {
+            let found = search_time(&index, &bytes, TimestampMs(target), Offset(0));
+            assert_eq!(found.map(|found| found.offset.0), offset, "{target} where headers claim {claimed}");
+        }
+        let largest = search_largest(&index, &bytes, Offset(0));
+        assert_eq!(largest, Some(TimedOffset { offset: Offset(2), timestamp: TimestampMs(9) }));
+    }
 }
 
 /// Large records are shared with whoever holds the batch, not copied.

@@ -1,4 +1,5 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
 mod kill_loop;
+mod one_broker;
 mod tidy;
