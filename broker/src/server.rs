@@ -4,7 +4,7 @@ use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
-use crate::front::{grpc, http};
+use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar, SessionHandle};
@@ -119,14 +119,14 @@ impl From<OfficeError> for StartError {
 /// # Errors
 /// Whatever keeps it from serving; nothing was changed that a later start would miss.
 pub async fn start(config: Config, components: Components, shutdown: CancellationToken) -> Result<Running, StartError> {
-    let grpc = listen("gRPC", config.grpc.bind).await?;
-    let kafka = listen("Kafka", config.kafka.bind).await?;
+    let grpc_listener = listen("gRPC", config.grpc.bind).await?;
+    let kafka_listener = listen("Kafka", config.kafka.bind).await?;
     let http = listen("HTTP", config.http.bind).await?;
     let addresses = BrokerDescription {
         id: config.id,
         rack: config.rack.clone(),
-        grpc: advertised(&config.grpc, &grpc),
-        kafka: advertised(&config.kafka, &kafka),
+        grpc: advertised(&config.grpc, &grpc_listener),
+        kafka: advertised(&config.kafka, &kafka_listener),
         http: advertised(&config.http, &http),
     };
     let mut tasks = JoinSet::new();
@@ -204,9 +204,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     tasks.spawn(async move { Ok(collector.run(until).await) });
     let office = office::run(broker.clone(), registrar, registered, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
-    let served = grpc::serve(broker.clone(), grpc, shutdown.clone().cancelled_owned());
+    let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
-    drop(kafka);
+    let served = kafka::serve(broker.clone(), kafka_listener, shutdown.clone().cancelled_owned());
+    tasks.spawn(async move { Ok(served.await) });
     // Nobody else fills it.
     let _ = ready.set(broker.clone());
     Ok(Running { broker, addresses, tasks, shutdown, wal })
