@@ -3,7 +3,6 @@
 use crate::broker::Broker;
 use crate::catalog::{PartitionHandle, Placement, Topic};
 use crate::partitions::shard::ShardMsg;
-use crate::tier::TierRequest;
 use crate::wal::Wal;
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
@@ -131,7 +130,7 @@ async fn keep_alive(store: &Store, session: Session) {
 }
 
 impl Broker {
-    /// Elects this broker where it may lead and nobody does, and tells shards, tierer and catalog (rules E2 to E4).
+    /// Elects this broker where it may lead and nobody does, and tells shards and catalog (rules E2 to E4).
     pub(crate) async fn take_office(&self, session: Session) -> Result<(), OfficeError> {
         self.session_handle().set(Some(session));
         let image = self.inner().store.load().await?;
@@ -185,14 +184,13 @@ impl Broker {
         }
     }
 
-    /// Tells shard and tierer that this broker leads a partition.
+    /// Tells the shard that this broker leads a partition.
     pub(crate) fn lead(&self, handle: &PartitionHandle, record: &PartitionRecord) {
         let partition = handle.id;
         let terms =
             Leadership { epoch: record.epoch, isr: record.isr.iter().copied().collect(), min_isr: record.min_isr };
         // A shard that is gone ends the broker.
         let _ = handle.shard.send(ShardMsg::Step { partition, input: Input::Elected(terms) });
-        self.inner().tier.send(TierRequest::Elected { partition, epoch: record.epoch });
     }
 
     /// Rule B3: no partition is led without a session.

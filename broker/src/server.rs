@@ -23,7 +23,7 @@ use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
 use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::{ManifestError, ManifestRoot};
-use millpond_log::{ErrorCode, LeaderEpoch, PartitionId, WalGen};
+use millpond_log::{ErrorCode, PartitionId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{Store, StoreError, Versioned};
@@ -390,7 +390,6 @@ impl Broker {
         inner.tier.send(TierRequest::Hold(Box::new(Led {
             partition,
             topic_name: topic.name.to_string(),
-            epoch: LeaderEpoch(0),
             config: config.clone(),
             shard: shard.clone(),
             view: view.clone(),

@@ -44,8 +44,6 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 pub(crate) enum TierRequest {
     /// This broker holds the partition from now on.
     Hold(Box<Led>),
-    /// It was elected: it may commit in this epoch (rule T5).
-    Elected { partition: PartitionId, epoch: LeaderEpoch },
     /// Its settings changed.
     Configure { partition: PartitionId, config: TopicConfig },
     /// It holds it no longer.
@@ -78,7 +76,6 @@ impl TierHandle {
 pub(crate) struct Led {
     pub(crate) partition: PartitionId,
     pub(crate) topic_name: String,
-    pub(crate) epoch: LeaderEpoch,
     pub(crate) config: TopicConfig,
     pub(crate) shard: ShardSender,
     pub(crate) view: ViewReceiver,
@@ -87,6 +84,13 @@ pub(crate) struct Led {
     pub(crate) revision: Revision,
     /// Producer state at `root.tiered_end` (rule T4).
     pub(crate) producers: ProducerTable,
+}
+
+impl Led {
+    /// The epoch it is led in, which a commit is held to (rule T5).
+    fn epoch(&self) -> LeaderEpoch {
+        self.view.borrow().visible.epoch
+    }
 }
 
 /// A wish to flush, answered when every partition is tiered up to what was committed when it was made.
@@ -142,11 +146,6 @@ impl Tierer {
     async fn on_request(&mut self, request: TierRequest) {
         match request {
             TierRequest::Hold(led) => drop(self.state.led.insert(led.partition, *led)),
-            TierRequest::Elected { partition, epoch } => {
-                if let Some(led) = self.state.led.get_mut(&partition) {
-                    led.epoch = epoch;
-                }
-            }
             TierRequest::Leave { partition } => drop(self.state.led.remove(&partition)),
             TierRequest::Configure { partition, config } => {
                 if let Some(led) = self.state.led.get_mut(&partition) {
@@ -295,7 +294,7 @@ impl Tierer {
             else {
                 continue;
             };
-            changes.push(Change::append(led, led.root.append(entry, led.epoch), uploaded.key.gc_epoch()));
+            changes.push(Change::append(led, led.root.append(entry, led.epoch()), uploaded.key.gc_epoch()));
         }
         self.committer.put_rolled(&self.uploader, &mut changes).await;
         let after: BTreeMap<PartitionId, ProducerTable> = uploaded.after.into_iter().collect();
@@ -324,9 +323,9 @@ impl Tierer {
                     // The shard is gone only when the broker ends.
                     let _ = led.shard.send(message);
                 }
+                // Another leads it, or this broker has a new session: the view tells, and what was uploaded is an orphan.
                 commit::Outcome::Fenced => {
-                    tracing::warn!(partition = %change.partition, "manifest commit was fenced; another broker leads");
-                    self.state.led.remove(&change.partition);
+                    tracing::warn!(partition = %change.partition, "the manifest commit was fenced");
                 }
             }
         }
@@ -374,7 +373,7 @@ impl Tierer {
         let led = &self.state.led[&partition];
         let mut view = ManifestView::new(ManifestRoot::clone(&led.root));
         let dropped = self.tiered.ask(&mut view, |view| view.dropped_by(to)).await.map_err(CommitError::Manifest)?;
-        let change = Change::advance(led, led.root.advance_log_start(to, led.epoch), &dropped);
+        let change = Change::advance(led, led.root.advance_log_start(to, led.epoch()), &dropped);
         self.apply(vec![change], &BTreeMap::new()).await
     }
 }
@@ -383,7 +382,7 @@ fn source(led: &Led, tail: Tail) -> Source {
     Source {
         tail,
         topic_name: led.topic_name.clone(),
-        epoch: led.epoch,
+        epoch: led.epoch(),
         producers: led.producers.clone(),
         last_append_time: led.root.newest().map_or(TimestampMs::NONE, |entry| entry.max_append_time),
     }

@@ -30,7 +30,7 @@ pub(crate) struct Change {
 impl Change {
     /// One more segment, in an object named in `gc_epoch`.
     pub(crate) fn append(led: &Led, root: ManifestRoot, gc_epoch: GcEpoch) -> Change {
-        let (epoch, base) = (led.epoch, led.revision);
+        let (epoch, base) = (led.epoch(), led.revision);
         Change { partition: led.partition, root, epoch, base, objects_gc_epoch: Some(gc_epoch), dropped: Vec::new() }
     }
 
@@ -40,7 +40,7 @@ impl Change {
         let manifests = dropped.manifests.iter().map(|rolled| rolled.object);
         let alone = |object: &ObjectKey| !matches!(object, ObjectKey::Bundle(_));
         let dropped = segments.chain(manifests).filter(alone).map(|object| object.to_string()).collect();
-        Change { partition: led.partition, root, epoch: led.epoch, base: led.revision, objects_gc_epoch: None, dropped }
+        Change { partition: led.partition, root, epoch: led.epoch(), base: led.revision, objects_gc_epoch: None, dropped }
     }
 }
 
