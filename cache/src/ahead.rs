@@ -27,7 +27,7 @@ pub(crate) struct Windows {
     pub(crate) scan_start: u32,
     /// Largest window of one reader.
     pub(crate) max: u32,
-    /// What all readers may have ahead of them together; beyond it they would push out each other's pages unread.
+    /// What all readers may have ahead of them together; beyond it they would push out each other's pages unread. 0: no read-ahead.
     pub(crate) total: u32,
 }
 
@@ -59,6 +59,9 @@ impl ReadAhead {
     ///
     /// The next window is asked for when half of the last one is read, so that a steady reader does not wait.
     pub(crate) fn note(&mut self, access: &Access<'_>) -> Range<u32> {
+        if self.windows.total == 0 {
+            return access.pages.end..access.pages.end;
+        }
         let stream = match self.find(access) {
             Some(at) => self.streams.remove(at),
             None => {
@@ -111,7 +114,8 @@ impl ReadAhead {
 
     /// Readers with pages asked for that they have not come to.
     fn readers_ahead(&self) -> u32 {
-        let ahead = |stream: &&Stream| u64::from(stream.frontier) * self.page_bytes > stream.bytes.end + self.page_bytes;
+        let ahead =
+            |stream: &&Stream| u64::from(stream.frontier) * self.page_bytes > stream.bytes.end + self.page_bytes;
         u32::try_from(self.streams.iter().filter(ahead).count()).expect("few streams")
     }
 }

@@ -145,7 +145,8 @@ impl Cache {
         let name: Arc<str> = object.path.as_ref().into();
         for page in pages {
             let at = inner.geometry.bytes(page..page + 1, object.size);
-            let at = usize::try_from(at.start).expect("within contents")..usize::try_from(at.end).expect("within contents");
+            let at =
+                usize::try_from(at.start).expect("within contents")..usize::try_from(at.end).expect("within contents");
             let bytes = Bytes::copy_from_slice(&contents[at]);
             inner.memory.insert_warm(PageKey { object: name.clone(), page }, Page::new(bytes)).await;
         }

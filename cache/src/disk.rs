@@ -97,7 +97,8 @@ impl DiskSettings {
     }
 
     pub(crate) fn engine(&self) -> foyer::Result<BlockEngineConfig<PageKey, Page, HybridCacheProperties>> {
-        let size = |bytes: u64| usize::try_from(bytes).map_err(|_| foyer::Error::io_error(io::ErrorKind::FileTooLarge.into()));
+        let size =
+            |bytes: u64| usize::try_from(bytes).map_err(|_| foyer::Error::io_error(io::ErrorKind::FileTooLarge.into()));
         let device = FsDeviceBuilder::new(&self.dir).with_capacity(size(self.bytes)?).build()?;
         Ok(BlockEngineConfig::new(device)
             .with_block_size(size(self.block_bytes)?)

@@ -92,14 +92,14 @@ impl Fetcher {
     }
 
     async fn bring(self: Arc<Fetcher>, object: Object, mut slots: Slots) {
-        self.from_disk(&object, &mut slots).await;
+        self.load_cached(&object, &mut slots).await;
         for run in slots.into_runs(self.get_pages_max) {
             let (fetcher, object) = (self.clone(), object.clone());
-            self.spawn(async move { fetcher.from_store(&object, run).await });
+            self.spawn(async move { fetcher.fetch_run(&object, run).await });
         }
     }
 
-    async fn from_disk(&self, object: &Object, slots: &mut Slots) {
+    async fn load_cached(&self, object: &Object, slots: &mut Slots) {
         let on_disk = slots.pages().into_iter().map(|page| (page, slots.key(page)));
         let on_disk: Vec<_> = on_disk.filter(|(_, key)| self.memory.on_disk(key)).collect();
         let load = |(page, key)| async move {
@@ -117,7 +117,7 @@ impl Fetcher {
     }
 
     /// Gets a run of adjoining pages. A GET that breaks off is taken up again where it ended.
-    async fn from_store(&self, object: &Object, mut slots: Slots) {
+    async fn fetch_run(&self, object: &Object, mut slots: Slots) {
         let mut backoff = Backoff { tries: 0 };
         let mut unawaited = 0;
         while !slots.is_empty() {

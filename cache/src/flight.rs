@@ -215,11 +215,10 @@ mod tests {
             Joined::Waiting(flight) => matches!(&*flight.borrow(), Progress::Done(Err(CacheError::Closed))),
             Joined::Ready(_) => panic!("nothing was ready"),
         };
-        assert_eq!(joined.iter().map(|(page, joined)| (*page, ended(joined))).collect::<Vec<_>>(), [
-            (1, true),
-            (2, true),
-            (3, false)
-        ]);
+        assert_eq!(
+            joined.iter().map(|(page, joined)| (*page, ended(joined))).collect::<Vec<_>>(),
+            [(1, true), (2, true), (3, false)]
+        );
     }
 
     #[test]
@@ -227,7 +226,7 @@ mod tests {
         let flights = Arc::new(Flights::default());
         let there = |key: &PageKey| (key.page == 5).then(|| Page::new(bytes::Bytes::from_static(b"x")));
         let (joined, slots) = flights.join(&"a".into(), 5..6, 6..6, there);
-        assert!(matches!(joined[..], [(5, Joined::Ready(_))]));
+        assert!(matches!(&joined[..], [(5, Joined::Ready(_))]));
         assert!(slots.is_empty());
     }
 }

@@ -8,8 +8,8 @@ use crate::disk::{Disk, DiskSettings};
 use crate::options::CacheOptions;
 use crate::page::{Geometry, Object, Page, PageKey};
 use foyer::{
-    CacheBuilder, Event, EventListener, HybridCache, HybridCacheBuilder, HybridCachePolicy, HybridCacheProperties, Load,
-    LruConfig,
+    CacheBuilder, Event, EventListener, HybridCache, HybridCacheBuilder, HybridCachePolicy, HybridCacheProperties,
+    Load, LruConfig,
 };
 use std::sync::Arc;
 

@@ -61,7 +61,8 @@ pub struct DiskOptions {
 impl CacheOptions {
     pub(crate) fn check(&self) -> Result<(), InvalidOptions> {
         let refuse = |setting, reason| Err(InvalidOptions { setting, reason });
-        if !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes) || !self.page_bytes.is_multiple_of(PAGE_BYTES_MIN)
+        if !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
+            || !self.page_bytes.is_multiple_of(PAGE_BYTES_MIN)
         {
             return refuse("page_bytes", "must be a multiple of 4 KiB, from 4 KiB to 16 MiB");
         }

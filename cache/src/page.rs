@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn ranges_become_pages_and_back() {
         let geometry = Geometry { page_bytes: 4096 };
-        let check = |bytes: Range<u64>, pages: Option<Range<u32>>| assert_eq!(geometry.pages(&bytes), pages, "{bytes:?}");
+        let check =
+            |bytes: Range<u64>, pages: Option<Range<u32>>| assert_eq!(geometry.pages(&bytes), pages, "{bytes:?}");
         check(0..1, Some(0..1));
         check(0..4096, Some(0..1));
         check(4095..4097, Some(0..2));
@@ -197,11 +198,11 @@ mod tests {
 
         /// S13: whichever bit flips, the page is refused; the length bits may also make it too short or too long to be read.
         #[test]
-        fn a_flipped_bit_is_never_served(bytes in proptest::collection::vec(any::<u8>(), 1..3000), at: prop::sample::Index, bit in 0..8) {
+        fn a_flipped_bit_is_never_served(bytes in proptest::collection::vec(any::<u8>(), 1..3000), at: prop::sample::Index, bit in 0_u8..8) {
             let mut stored = Vec::new();
             Page::new(bytes.into()).encode(&mut stored).expect("a Vec takes all");
             let at = at.index(stored.len());
-            stored[at] ^= 1 << bit;
+            stored[at] ^= 1_u8 << bit;
             prop_assert!(Page::decode(&mut &stored[..]).is_err());
         }
 
