@@ -4,7 +4,7 @@ use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
-use crate::front::{grpc, http};
+use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar, SessionHandle};
@@ -203,7 +203,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
     let served = grpc::serve(broker.clone(), grpc, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
-    drop(kafka);
+    let served = kafka::serve(broker.clone(), kafka, shutdown.clone().cancelled_owned());
+    tasks.spawn(async move { Ok(served.await) });
     // Nobody else fills it.
     let _ = ready.set(broker.clone());
     Ok(Running { broker, addresses, tasks, shutdown, wal })
