@@ -173,14 +173,18 @@ impl Broker {
     /// Every counter, in Prometheus' text format.
     pub(crate) fn metrics_text(&self) -> String {
         let wal = self.inner.wal.usage();
-        let cache = self.inner.tiered.cache();
+        let cache = self.inner.tiered.cache().counters();
         self.inner.metrics.render(&Readings {
             wal_live_bytes: wal.live_bytes,
             wal_file_bytes: wal.file_bytes,
             wal_free_bytes: wal.free_bytes,
             partitions: self.inner.catalog.tables().topics().map(|topic| topic.partitions.len() as u64).sum(),
-            object_gets: cache.gets(),
-            ..Readings::default()
+            object_gets: cache.gets,
+            object_get_bytes: cache.get_bytes,
+            cache_memory_hits: cache.memory_hits,
+            cache_disk_hits: cache.disk_hits,
+            cache_misses: cache.misses,
+            cache_corrupt_entries: cache.corrupt_pages,
         })
     }
 }

@@ -2,3 +2,4 @@
 
 pub mod grpc;
 pub(crate) mod http;
+pub mod kafka;

@@ -4,7 +4,7 @@ use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
-use crate::front::{grpc, http};
+use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar, SessionHandle};
@@ -19,7 +19,7 @@ use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
 use bytes::Bytes;
-use millpond_cache::Cache;
+use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
 use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::{ManifestError, ManifestRoot};
@@ -77,6 +77,9 @@ pub enum StartError {
     /// The WAL cannot be used.
     #[error(transparent)]
     Wal(#[from] WalError),
+    /// The cache's settings cannot work.
+    #[error(transparent)]
+    Cache(#[from] InvalidOptions),
     /// The metadata store cannot be used.
     #[error(transparent)]
     Metadata(#[from] StoreError),
@@ -116,14 +119,14 @@ impl From<OfficeError> for StartError {
 /// # Errors
 /// Whatever keeps it from serving; nothing was changed that a later start would miss.
 pub async fn start(config: Config, components: Components, shutdown: CancellationToken) -> Result<Running, StartError> {
-    let grpc = listen("gRPC", config.grpc.bind).await?;
-    let kafka = listen("Kafka", config.kafka.bind).await?;
+    let grpc_listener = listen("gRPC", config.grpc.bind).await?;
+    let kafka_listener = listen("Kafka", config.kafka.bind).await?;
     let http = listen("HTTP", config.http.bind).await?;
     let addresses = BrokerDescription {
         id: config.id,
         rack: config.rack.clone(),
-        grpc: advertised(&config.grpc, &grpc),
-        kafka: advertised(&config.kafka, &kafka),
+        grpc: advertised(&config.grpc, &grpc_listener),
+        kafka: advertised(&config.kafka, &kafka_listener),
         http: advertised(&config.http, &http),
     };
     let mut tasks = JoinSet::new();
@@ -152,7 +155,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     };
     let registered = registrar.register(recovered.identity.incarnation).await?;
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
-    let tiered = Arc::new(Tiered::new(Cache::new(Arc::clone(&components.objects))));
+    let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
     let metrics = Arc::new(Metrics::new());
     let shards = spawn_shards(&wal, &mut tasks);
     let (tier, tier_inbox) = TierHandle::new();
@@ -201,9 +204,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     tasks.spawn(async move { Ok(collector.run(until).await) });
     let office = office::run(broker.clone(), registrar, registered, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
-    let served = grpc::serve(broker.clone(), grpc, shutdown.clone().cancelled_owned());
+    let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
-    drop(kafka);
+    let served = kafka::serve(broker.clone(), kafka_listener, shutdown.clone().cancelled_owned());
+    tasks.spawn(async move { Ok(served.await) });
     // Nobody else fills it.
     let _ = ready.set(broker.clone());
     Ok(Running { broker, addresses, tasks, shutdown, wal })
@@ -232,6 +236,7 @@ impl Running {
             }
         }
         let wal = self.wal.clone();
+        self.broker.tiered().cache().close().await;
         drop(self.broker);
         if outcome.is_ok() {
             let closed = tokio::task::spawn_blocking(move || wal.close()).await;
@@ -252,6 +257,15 @@ fn advertised(listener: &Listener, bound: &TcpListener) -> String {
 
 fn fresh_cluster_id() -> String {
     uuid::Uuid::new_v4().to_string()
+}
+
+async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Tiered, StartError> {
+    let disk = DiskOptions { dir: config.data_dir.join("cache"), bytes: config.cache_disk_bytes };
+    let options =
+        CacheOptions { memory_bytes: config.cache_memory_bytes, disk: Some(disk), ..CacheOptions::default() };
+    // What fits the window of pages that nobody has asked for yet.
+    let warm_bytes_max = config.cache_memory_bytes / 4;
+    Ok(Tiered::new(Cache::open(options, objects).await?, warm_bytes_max))
 }
 
 async fn open_wal(config: &Config, components: &Components, cluster: String) -> Result<(Wal, Recovered), StartError> {

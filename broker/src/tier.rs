@@ -299,7 +299,7 @@ impl Tierer {
         }
         self.committer.put_rolled(&self.uploader, &mut changes).await;
         let after: BTreeMap<PartitionId, ProducerTable> = uploaded.after.into_iter().collect();
-        self.tiered.cache().insert(&uploaded.key.to_string(), &uploaded.object.parts);
+        self.tiered.warm(&uploaded.key, &uploaded.object.parts, uploaded.object.length);
         self.apply(changes, &after).await
     }
 

@@ -7,7 +7,7 @@ mod search;
 pub(crate) use search::larger;
 
 use bytes::Bytes;
-use millpond_cache::{Cache, CacheError, Hint};
+use millpond_cache::{Cache, CacheError, Hint, Object};
 use millpond_log::manifest::{Lookup, ManifestError, ManifestRoot, ManifestView, RolledRef, SegmentEntry};
 use millpond_log::object_key::ObjectKey;
 use millpond_log::plan::{PlannedRead, ReadPlan, plan_read};
@@ -15,10 +15,15 @@ use millpond_log::segment::{ReadBounds, SegmentError, SegmentIndex};
 use millpond_log::{Batch, Offset, PartitionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use object_store::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Segment indexes kept parsed. One is about 20 KiB for a 64 MiB segment, so all of them stay below 20 MiB.
 const INDEXES_KEPT: usize = 1024;
+
+/// How long a read of the object store is waited for where nobody says: longer than any client waits for an answer.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Rolled manifests kept parsed. One is a few KiB.
 const NODES_KEPT: usize = 1024;
@@ -26,6 +31,8 @@ const NODES_KEPT: usize = 1024;
 /// Reads segments of any partition.
 pub(crate) struct Tiered {
     cache: Cache,
+    /// Objects up to this size are put into the cache when they are uploaded.
+    warm_bytes_max: u64,
     indexes: Mutex<Recent<(ObjectKey, u64), Arc<SegmentIndex>>>,
     nodes: Mutex<Recent<ObjectKey, Bytes>>,
 }
@@ -37,12 +44,8 @@ pub(crate) enum TieredError {
     #[error("the offset has left the manifest")]
     Gone,
     /// The object store or the cache.
-    #[error("object `{object}` could not be read")]
-    Read {
-        object: String,
-        #[source]
-        source: CacheError,
-    },
+    #[error(transparent)]
+    Read { source: CacheError },
     /// Sound storage, wrong bytes: they are never served (S11, S13).
     #[error("object `{object}` is damaged")]
     Segment {
@@ -59,8 +62,9 @@ pub(crate) enum TieredError {
 }
 
 impl Tiered {
-    pub(crate) fn new(cache: Cache) -> Tiered {
-        Tiered { cache, indexes: Mutex::new(Recent::new(INDEXES_KEPT)), nodes: Mutex::new(Recent::new(NODES_KEPT)) }
+    pub(crate) fn new(cache: Cache, warm_bytes_max: u64) -> Tiered {
+        let (indexes, nodes) = (Mutex::new(Recent::new(INDEXES_KEPT)), Mutex::new(Recent::new(NODES_KEPT)));
+        Tiered { cache, warm_bytes_max, indexes, nodes }
     }
 
     /// The cache, for its counters and for warm inserts.
@@ -93,13 +97,34 @@ impl Tiered {
     async fn fetch(&self, parts: &[PlannedRead], bounds: ReadBounds, hint: Hint) -> Result<Vec<Batch>, TieredError> {
         let mut batches = Vec::new();
         for part in parts {
-            let bytes = self.get(&part.entry.object, part.entry.object_length, part.bytes_in_object(), hint).await?;
-            let read = part.batches(&bytes).map_err(|source| damaged(&part.entry.object, source))?;
-            if !bounds.take(read, &mut batches) {
+            if !bounds.take(self.fetch_part(part, hint).await?, &mut batches) {
                 break;
             }
         }
         Ok(batches)
+    }
+
+    /// Bytes that do not check out are read once more from the object store before the read fails (case S9).
+    async fn fetch_part(&self, part: &PlannedRead, hint: Hint) -> Result<Vec<Batch>, TieredError> {
+        let (key, length, range) = (&part.entry.object, part.entry.object_length, part.bytes_in_object());
+        let bytes = self.get(key, length, range.clone(), hint).await?;
+        if let Ok(batches) = part.batches(&bytes) {
+            return Ok(batches);
+        }
+        self.cache.forget(&object(key, length), range.clone());
+        let bytes = self.get(key, length, range, hint).await?;
+        part.batches(&bytes).map_err(|source| damaged(key, source))
+    }
+
+    /// Puts an object that was just uploaded into the cache, in the background.
+    pub(crate) fn warm(&self, key: &ObjectKey, parts: &[Bytes], length: u64) {
+        if length > self.warm_bytes_max {
+            return;
+        }
+        let (cache, object) = (self.cache.clone(), object(key, length));
+        let contents: Bytes = parts.concat().into();
+        // Nobody waits for it: at worst a reader fetches what is not there.
+        tokio::spawn(async move { cache.insert(&object, &contents).await });
     }
 
     /// Answers a question to the manifest, loading what it needs.
@@ -160,9 +185,21 @@ impl Tiered {
     }
 
     async fn get(&self, object: &ObjectKey, length: u64, range: Range<u64>, hint: Hint) -> Result<Bytes, TieredError> {
-        let path = object.to_string();
-        self.cache.read(&path, length, range, hint).await.map_err(|source| TieredError::Read { object: path, source })
+        let deadline = tokio::time::Instant::now() + READ_PATIENCE;
+        let read = self.cache.read_whole(&self::object(object, length), range, hint, deadline).await;
+        read.map_err(|source| match source {
+            CacheError::NotFound { path } => {
+                // Rule G4: a reader with an older manifest looks again; with the newest it is S10.
+                tracing::error!(path, "an object of a manifest is not in the object store");
+                TieredError::Gone
+            }
+            source => TieredError::Read { source },
+        })
     }
+}
+
+fn object(key: &ObjectKey, size: u64) -> Object {
+    Object { path: Path::from(key.to_string()), size }
 }
 
 fn damaged(object: &ObjectKey, source: SegmentError) -> TieredError {

@@ -27,7 +27,7 @@ mod writer;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
-use queue::{Body, Done, Item};
+use queue::{Done, Item};
 use shared::{Shared, lock};
 use std::io;
 use std::path::PathBuf;
@@ -469,14 +469,14 @@ impl WalAppender {
         let count = records.len();
         let mut waiting = shared.queue.lock();
         if records.is_empty() {
-            waiting.push(Item { body: Body::Empty, done: done.take() });
+            waiting.push(Item { record: None, done: done.take() });
         }
         for (nth, record) in records.into_iter().enumerate() {
             let partition = partition_of(&record);
             // The queue's lock is held, so the order of sequence numbers is the order of the log.
             let seq = shared.tails.change_or_add(partition, |tail| tail.apply(&record, &mut freed));
             let last = nth + 1 == count;
-            let item = Item { body: Body::Record(seq, record), done: if last { done.take() } else { None } };
+            let item = Item { record: Some((seq, record)), done: if last { done.take() } else { None } };
             assert!(item.bytes() <= shared.options.file_bytes - BLOCK_BYTES, "a batch larger than a WAL file");
             waiting.push(item);
         }

@@ -1,10 +1,8 @@
 //! The manifest: which objects hold a partition's log below its tiered offset, and where in them.
 //!
-//! Owns the root (the value of the partition's tiering key), the rolled manifests in the bucket, and every pure operation on
-//! them. It neither reads nor writes anything: what has to be read is named, what has to be written is handed out as bytes.
-//!
-//! The newest entries stand in the root. Older ones are rolled into immutable manifest objects, and references to those into
-//! objects of a higher level, as in a B-tree that grows at one end: the root stays small for ever, and a roll reads nothing.
+//! Pure: what has to be read is named, what has to be written is handed out as bytes. The newest entries stand in the root (the
+//! value of the tiering key); older ones are rolled into immutable objects in the bucket, and references to those into objects
+//! of a higher level, like a B-tree that grows at one end: the root stays small for ever, and a roll reads nothing.
 
 mod codec;
 mod entry;

@@ -4,39 +4,62 @@
 
 use super::files::Files;
 use super::group::{Group, Payload};
-use super::queue::{Body, Item};
 use super::shared::Shared;
 use super::space::Oldest;
-use super::tail::Place;
+use super::tail::{Place, StateRecord};
 use super::writer::Writer;
 use bytes::Bytes;
 use millpond_log::PartitionId;
-use millpond_log::frame::{FRAME_ALIGN, FRAME_HEAD_BYTES, Frame, FrameKind, align_up};
+use millpond_log::frame::{FRAME_ALIGN, FRAME_HEAD_BYTES, Frame, FrameKind, STATE_BYTES, align_up};
 use std::collections::VecDeque;
 use std::io;
 
 /// Most bytes copied with one group, unless one batch is larger.
 const PORTION_BYTES: u64 = 1 << 20;
 
+/// Bytes of a frame that states a partition.
+pub(super) const STATE_FRAME_BYTES: u64 = (FRAME_HEAD_BYTES + STATE_BYTES) as u64;
+
+const _: () = assert!(STATE_FRAME_BYTES.is_multiple_of(FRAME_ALIGN));
+
 /// A file on its way out.
 pub(super) struct Copying {
     oldest: Oldest,
     needed: VecDeque<(PartitionId, u64, Place)>,
-    /// Whether the states of its partitions, and the note that ends it all, are in the queue.
-    stated: bool,
+    /// Partitions to be stated anew; `None` until the last copy is durable, so that the states name the new places.
+    unstated: Option<VecDeque<PartitionId>>,
 }
 
 impl Copying {
-    /// Whether there is something to do without waiting for the queue.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.stated
-    }
-
-    /// Adds a portion of copies to `group`, at most `room` bytes; after the last one, queues what ends the file.
+    /// Adds a portion of copies or of states to `group`, at most `room` bytes. `file` is the one being written.
+    /// Answers whether that was the last, so that the file is given up once the group is durable.
     ///
     /// # Errors
-    /// A needed frame cannot be read back: damage, found late (rules W4, S13). Its file's index is gone, so that the next start finds it.
-    pub(super) fn fill(&mut self, shared: &Shared, room: u64, group: &mut Group) -> io::Result<()> {
+    /// A needed frame cannot be read back: damage, found late (rules W4, S13). Its file's index is gone, so that the next start
+    /// finds it.
+    pub(super) fn fill(&mut self, shared: &Shared, file: u64, room: u64, group: &mut Group) -> io::Result<bool> {
+        if !self.needed.is_empty() {
+            self.fill_copies(shared, room, group)?;
+            return Ok(false);
+        }
+        let unstated = self.unstated.get_or_insert_with(|| {
+            let mut unstated = VecDeque::new();
+            shared.tails.retain(|partition, tail| {
+                unstated.extend(tail.reads(self.oldest.number).then_some(partition));
+                true
+            });
+            unstated
+        });
+        let fits = (room.min(PORTION_BYTES) / STATE_FRAME_BYTES) as usize;
+        for partition in unstated.drain(..fits.min(unstated.len())) {
+            if let Some(record) = shared.tails.change(partition, |tail| tail.state(file)) {
+                push_state(partition, &record, group);
+            }
+        }
+        Ok(unstated.is_empty())
+    }
+
+    fn fill_copies(&mut self, shared: &Shared, room: u64, group: &mut Group) -> io::Result<()> {
         let mut bytes = 0;
         while let Some((partition, seq, place)) = self.needed.front().copied() {
             let held = shared.tails.look(partition, |tail| tail.needed_at(seq, place)).flatten();
@@ -51,24 +74,21 @@ impl Copying {
             }
             self.needed.pop_front();
         }
-        if self.needed.is_empty() && !self.stated {
-            self.stated = true;
-            state(shared, self.oldest.number);
-        }
         Ok(())
     }
 }
 
-/// Queues the state of each partition that has frames in the file and no later state, and the note that this is all.
-fn state(shared: &Shared, number: u64) {
-    let mut waiting = shared.queue.lock();
-    shared.tails.retain(|partition, tail| {
-        if tail.anchor_file.is_some_and(|file| file <= number) && !tail.dropped {
-            waiting.push(Item { body: Body::State(partition, tail.state()), done: None });
-        }
-        true
-    });
-    waiting.push(Item { body: Body::Copied(number), done: None });
+/// Adds the state of a partition to a group.
+pub(super) fn push_state(partition: PartitionId, record: &StateRecord, group: &mut Group) {
+    let frame = Frame {
+        partition,
+        seq: record.seq,
+        leader_epoch: record.epoch_seen,
+        base_offset: record.start,
+        prefix_hash: record.start_hash,
+        ..Frame::blank(FrameKind::State)
+    };
+    group.push(frame, Payload::Bytes(Bytes::copy_from_slice(&record.state.encode())));
 }
 
 /// Reads one frame with its payload.
@@ -108,24 +128,24 @@ impl Writer {
             needed.extend(tail.needed_in(oldest.number).map(|(seq, place)| (partition, seq, place)));
             true
         });
-        Copying { oldest, needed, stated: false }
+        Copying { oldest, needed, unstated: None }
     }
 
-    /// All of the file is written elsewhere, and durable: lets go of it.
-    pub(super) fn leave(&mut self, number: u64) {
-        self.copying = None;
+    /// All that the file being given up held is written elsewhere, and durable: lets go of it.
+    pub(super) fn leave(&mut self) {
+        let Some(Copying { oldest: Oldest { number }, .. }) = self.copying.take() else { return };
         let mut needed = false;
         self.shared.tails.retain(|_, tail| {
-            needed |= tail.needed_in(number).next().is_some();
+            needed |= tail.needed_in(number).next().is_some() || tail.reads(number);
             true
         });
         if needed {
-            // Nothing can make a batch needed again; yet a file is let go on proof only. The next round copies it.
+            // Nothing should be; yet a file is let go on proof only. The next round tries again.
             return;
         }
         self.shared.tails.retain(|_, tail| {
             tail.leave_file(number);
-            !(tail.dropped && tail.anchor_file.is_some_and(|file| file <= number))
+            !tail.ends_with(number)
         });
         self.shared.space.release(number);
     }

@@ -5,6 +5,7 @@
 use super::disk::{Disk, is_full};
 use super::index_file::{self, FileIndex};
 use super::scan::{Cursor, Reader};
+use super::shared::Shared;
 use super::space::{Job, Space, WalFile};
 use millpond_log::WalGen;
 use millpond_log::frame::BLOCK_BYTES;
@@ -43,12 +44,15 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Does the jobs that `space` has, until it says stop.
+    /// Does the jobs that the accounts have, until they say stop.
     ///
     /// # Errors
     /// Any but a full disk. The caller poisons the WAL (rule W2).
-    pub(super) fn run(&self, space: &Space) -> io::Result<()> {
+    pub(super) fn run(&self, shared: &Shared) -> io::Result<()> {
+        let space = &shared.space;
         loop {
+            // Whatever was done may be what the writer waits for.
+            shared.queue.nudge();
             match space.next_job(RETRY) {
                 Job::Stop => return Ok(()),
                 Job::Recycle(file, number) => match self.recycle(&file, number)? {

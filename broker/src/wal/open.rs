@@ -7,11 +7,11 @@ use super::files::{self, Files};
 use super::queue::Queue;
 use super::recovery::{self, Log, Refused, Source};
 use super::shared::{DAMAGE_NAME, Listeners, Shared, lock};
-use super::space::{Space, WalFile};
+use super::space::{FILES_READY, Space, WalFile};
 use super::state_file::{self, Bad, CLUSTER_BYTES_MAX, Found, Label, LabelFile};
 use super::tail::{Freed, frame_bytes};
 use super::tails::Tails;
-use super::writer::Writer;
+use super::writer::{Ended, Writer};
 use super::{Damage, Guard, Recovered, RecoveredPartition, Wal, WalError, WalIdentity, WalOptions};
 use millpond_log::frame::BLOCK_BYTES;
 use millpond_log::{BrokerId, Incarnation, Lsn, Offset, WalGen};
@@ -23,8 +23,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Least files of a WAL: one being written, one of ballast, one that permits can count on.
-const FILES_MIN: u64 = 3;
+/// Least files of a WAL: one being written, two of ballast, one that permits can count on.
+const FILES_MIN: u64 = 4;
 
 impl Wal {
     /// Locks the directory, recovers what is in it and starts the writer. Blocks.
@@ -124,7 +124,7 @@ fn check(options: &WalOptions, cluster: &str) -> Result<(), WalError> {
         return Err(WalError::Options("the size of a file is a multiple of 4 KiB, and at least 16 KiB"));
     }
     if options.bytes_max / options.file_bytes < FILES_MIN {
-        return Err(WalError::Options("the WAL has room for at least three files"));
+        return Err(WalError::Options("the WAL has room for at least four files"));
     }
     if cluster.len() > CLUSTER_BYTES_MAX {
         return Err(WalError::Options("a cluster id has at most 1024 bytes"));
@@ -173,7 +173,7 @@ fn start(
         if tail.dropped {
             continue;
         }
-        tail.anchor_file = Some(oldest);
+        tail.oldest_file = Some(oldest);
         let places = tail.batches_from(Offset(0)).filter_map(|(held, _)| Some((held.place?, held.entry)));
         live.extend(places.map(|(place, entry)| Freed { file: place.file, bytes: frame_bytes(&entry) }));
         partitions.push(tail.report(*partition));
@@ -228,7 +228,7 @@ fn start(
     Ok((Wal { shared, guard: Arc::new(guard) }, recovered))
 }
 
-/// Makes the first file, and one to follow if the disk has room: permits are given from the start.
+/// Makes the first file, and what is to follow if the disk has room: permits are given from the start.
 fn prepare(files: &Files, options: &WalOptions, log: &mut Log) -> Result<(), WalError> {
     let fits = |file: &Arc<WalFile>| file.bytes == options.file_bytes;
     for odd in log.ready.iter().filter(|file| !fits(file)) {
@@ -241,10 +241,15 @@ fn prepare(files: &Files, options: &WalOptions, log: &mut Log) -> Result<(), Wal
         log.in_use.push(Arc::new(files.create(number)?));
         log.position = 0;
     }
-    if log.ready.is_empty() && (log.in_use.len() as u64) < options.bytes_max / options.file_bytes {
-        match files.create(number + 1) {
+    let files_max = (options.bytes_max / options.file_bytes) as usize;
+    while log.ready.len() < FILES_READY && log.in_use.len() + log.ready.len() < files_max {
+        number += 1;
+        match files.create(number) {
             Ok(file) => log.ready.push(Arc::new(file)),
-            Err(error) if is_full(&error) => tracing::warn!("no room for a second WAL file; produce is refused"),
+            Err(error) if is_full(&error) => {
+                tracing::warn!("no room for another WAL file; produce may be refused");
+                break;
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -282,7 +287,7 @@ fn damage(bad: &[Bad]) -> Vec<Damage> {
 
 fn spawn_files(shared: Arc<Shared>, files: Files) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("wal-files".to_owned()).spawn(move || {
-        let run = std::panic::catch_unwind(AssertUnwindSafe(|| files.run(&shared.space)));
+        let run = std::panic::catch_unwind(AssertUnwindSafe(|| files.run(&shared)));
         end(&shared, run, "files");
     })
 }
@@ -292,8 +297,9 @@ fn spawn_writer(mut writer: Writer, files: JoinHandle<()>, held: Box<dyn DiskLoc
     std::thread::Builder::new().name("wal-writer".to_owned()).spawn(move || {
         let shared = writer.shared.clone();
         let run = std::panic::catch_unwind(AssertUnwindSafe(|| writer.run()));
+        let clean = matches!(run, Ok(Ok(Ended::Clean)));
         end(&shared, run, "writer");
-        if shared.poisoned().is_none()
+        if clean
             && let Err(error) = shared.relabel(|label| label.clean_end = writer.next_lsn)
         {
             tracing::warn!(%error, "the WAL was closed, but not marked clean");
@@ -311,9 +317,9 @@ fn join(files: JoinHandle<()>) {
 }
 
 /// A thread that ends by an error or a panic takes the WAL with it: neither is ever silently gone.
-fn end(shared: &Shared, run: std::thread::Result<io::Result<()>>, thread: &str) {
+fn end<T>(shared: &Shared, run: std::thread::Result<io::Result<T>>, thread: &str) {
     match run {
-        Ok(Ok(())) => {}
+        Ok(Ok(_)) => {}
         Ok(Err(error)) => shared.poison(&error.to_string()),
         Err(_) => shared.poison(&format!("the {thread} thread panicked")),
     }

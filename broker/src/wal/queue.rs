@@ -2,10 +2,8 @@
 //!
 //! The lock also orders sequence numbers: they are given out while it is held, so no frame overtakes an earlier one.
 
-use super::tail::StateRecord;
 use super::{WalEvent, WalPermit, WalRecord};
-use millpond_log::PartitionId;
-use millpond_log::frame::{FRAME_ALIGN, FRAME_HEAD_BYTES, STATE_BYTES, align_up};
+use millpond_log::frame::{FRAME_ALIGN, FRAME_HEAD_BYTES, align_up};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,21 +11,10 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// One thing for the writer.
 pub(super) struct Item {
-    pub(super) body: Body,
+    /// The record with its sequence number; `None` for an append without records.
+    pub(super) record: Option<(u64, WalRecord)>,
     /// Present on the last record of an append.
     pub(super) done: Option<Done>,
-}
-
-/// What to write.
-pub(super) enum Body {
-    /// A record, with its sequence number.
-    Record(u64, WalRecord),
-    /// The state of a partition that an old file held.
-    State(PartitionId, StateRecord),
-    /// Nothing: all that file `0` held of value is written before this.
-    Copied(u64),
-    /// Nothing: an append without records.
-    Empty,
 }
 
 /// Whom to tell, and what to give back.
@@ -41,11 +28,10 @@ pub(super) struct Done {
 impl Item {
     /// Bytes of its frame in a group.
     pub(super) fn bytes(&self) -> u64 {
-        let payload = match &self.body {
-            Body::Record(_, WalRecord::Batch { batch, .. }) => batch.size() as u64,
-            Body::Record(..) => 0,
-            Body::State(..) => STATE_BYTES as u64,
-            Body::Copied(_) | Body::Empty => return 0,
+        let payload = match &self.record {
+            Some((_, WalRecord::Batch { batch, .. })) => batch.size() as u64,
+            Some(_) => 0,
+            None => return 0,
         };
         align_up(FRAME_HEAD_BYTES as u64 + payload, FRAME_ALIGN)
     }
@@ -55,8 +41,8 @@ impl Item {
 pub(super) enum Taken {
     /// Items for the next group, at least one.
     Items(Vec<Item>),
-    /// The first item is larger than the room.
-    TooLarge,
+    /// The first item, of so many bytes, is larger than the room.
+    TooLarge(u64),
     /// Nothing, for as long as it was willing to wait.
     Nothing,
     /// Nothing, and nothing will come.
@@ -106,6 +92,13 @@ impl Queue {
         self.woken.notify_one();
     }
 
+    /// Waits for a nudge. False if the queue is closed: then nothing may come to wait for.
+    pub(super) fn wait_for_nudge(&self) -> bool {
+        let asleep = |waiting: &mut Waiting| !waiting.closed && !waiting.nudged;
+        let mut waiting = self.woken.wait_while(self.lock(), asleep).unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut waiting.nudged) || !waiting.closed
+    }
+
     /// Takes no more; the writer ends after what is there.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -144,11 +137,11 @@ impl Queue {
             bytes += item_bytes;
             items.extend(waiting.items.pop_front());
         }
-        match (items.is_empty(), waiting.items.is_empty()) {
-            (false, _) => Taken::Items(items),
-            (true, false) => Taken::TooLarge,
-            (true, true) if waiting.closed => Taken::Closed,
-            (true, true) => Taken::Nothing,
+        match waiting.items.front() {
+            _ if !items.is_empty() => Taken::Items(items),
+            Some(first) => Taken::TooLarge(first.bytes()),
+            None if waiting.closed => Taken::Closed,
+            None => Taken::Nothing,
         }
     }
 }

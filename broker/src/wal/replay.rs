@@ -70,10 +70,10 @@ impl Frames {
             Some(seq) => !self.found.iter().any(|piece| piece.seq == seq),
             None if hole.copies => true,
             None => {
-                let originals = self.found.iter().filter(|piece| !piece.copied);
+                let originals = self.found.iter().filter(|piece| !piece.copied && piece.kind != FrameKind::State);
                 let before = originals.clone().filter(|piece| piece.lsn < hole.from).map(|piece| piece.seq).max();
                 let after = originals.filter(|piece| piece.lsn >= hole.to).map(|piece| piece.seq).min();
-                after != Some(before.map_or(0, |seq| seq + 1))
+                after != Some(before.map_or(2, |seq| seq + 2))
             }
         }
     }
@@ -83,13 +83,11 @@ impl Frames {
         // Of a frame and its copies the newest stays where it is needed.
         self.found.sort_by_key(|piece| (piece.seq, std::cmp::Reverse(piece.lsn)));
         self.found.dedup_by_key(|piece| piece.seq);
-        let end_seq = self.found.last().map_or(0, |piece| piece.seq + 1);
-        let anchor = self
-            .found
-            .iter()
-            .rposition(|piece| matches!(piece.kind, FrameKind::State | FrameKind::Reset | FrameKind::Drop));
-        let mut log =
-            Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
+        let end_seq = self.found.last().map_or(1, |piece| piece.seq + 1);
+        let anchor = self.found.iter().rposition(|piece| {
+            matches!(piece.kind, FrameKind::State | FrameKind::Reset | FrameKind::Drop)
+        });
+        let mut log = Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
         let Some(anchor) = anchor else {
             log.run(&self.found);
             return log.finish(end_seq);
@@ -98,7 +96,7 @@ impl Frames {
         let (head, after) = (rest[0], &rest[1..]);
         match (head.kind, head.detail) {
             (FrameKind::Drop, _) if after.is_empty() => {
-                return Replayed { tail: Tail::husk(end_seq, head.place.file), cut: false };
+                return Replayed { tail: Tail::husk(head.seq, head.place.file), cut: false };
             }
             (_, Detail::State(state)) => log.begin(before, head, state),
             _ => log.begin_at(head.offset),

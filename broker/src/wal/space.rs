@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Files kept ready to be written: one that permits may use, and one as ballast for what needs none (rule W7).
-pub(super) const FILES_READY: usize = 2;
+/// Files kept ready to be written: the ballast (rule W7), and what permits can count on.
+pub(super) const FILES_READY: usize = 3;
 
 /// A WAL file in one of its lives.
 pub(super) struct WalFile {
@@ -38,8 +38,6 @@ impl WalFile {
 /// The shared accounts.
 pub(super) struct Space {
     inner: Mutex<Inner>,
-    /// Signalled when a file became ready, or nothing will any more.
-    ready: Condvar,
     /// Signalled when the files thread may have something to do.
     wanted: Condvar,
 }
@@ -126,7 +124,7 @@ impl Space {
             full: false,
             stopped: false,
         };
-        Space { inner: Mutex::new(inner), ready: Condvar::new(), wanted: Condvar::new() }
+        Space { inner: Mutex::new(inner), wanted: Condvar::new() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -204,16 +202,16 @@ impl Space {
         Some(next)
     }
 
-    /// Waits until a file is ready, or the files thread may have given up something. Returns whether to go on.
-    pub(super) fn wait_ready(&self) -> bool {
-        let mut inner = self.inner();
-        inner.writer_waits = true;
-        while inner.ready.is_empty() && !inner.stopped {
-            self.wanted.notify_one();
-            inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
-        }
-        inner.writer_waits = false;
-        !inner.stopped
+    /// Bytes that the writer may give to records: what is left, less what giving a file up may take (rule W7).
+    pub(super) fn spendable(&self) -> u64 {
+        let inner = self.inner();
+        inner.left_in_all().saturating_sub(inner.kept_back())
+    }
+
+    /// Whether the writer waits: then a file that is not zeroed to its end is better than none.
+    pub(super) fn set_writer_waits(&self, waits: bool) {
+        self.inner().writer_waits = waits;
+        self.wanted.notify_one();
     }
 
     /// The oldest full file, if it is worth giving up now (rules W8, W8a): files run short, and either less than a quarter of
@@ -229,8 +227,8 @@ impl Space {
         let sealed = inner.in_use.len() as u64 - 1;
         let live: u64 = inner.in_use.values().map(InUse::live).sum();
         let worthwhile = live * 5 < sealed * inner.file_bytes * 4;
-        // Copies need room as well: never more than what is there beyond half a file.
-        let room = oldest.live() * 2 <= inner.left + inner.ready.len() as u64 * inner.file_bytes;
+        // Copies need room as well.
+        let room = oldest.live() + inner.frame_max + inner.file_bytes / 8 <= inner.left_in_all();
         (room && (sparse || at_limit && worthwhile)).then_some(Oldest { number: *number })
     }
 
@@ -300,7 +298,6 @@ impl Space {
         inner.full = false;
         inner.zeroing = false;
         inner.ready.push_back(file);
-        self.ready.notify_all();
     }
 
     /// The disk has no room for the file that was to be made: its number goes back.
@@ -318,7 +315,6 @@ impl Space {
     /// Gives no more room, and ends all waiting.
     pub(super) fn stop(&self) {
         self.inner().stopped = true;
-        self.ready.notify_all();
         self.wanted.notify_all();
     }
 
@@ -340,13 +336,23 @@ impl Inner {
         self.in_use.len() + self.ready.len() + self.released.len()
     }
 
-    /// Bytes that permits may still take: all that is surely usable, less one file of ballast (rule W7).
+    /// Bytes that permits may still take: all that is surely usable, less the ballast (rule W7).
     fn reservable(&self) -> u64 {
         let file = self.file_bytes - BLOCK_BYTES;
         let usable = |bytes: u64| bytes.saturating_sub(self.frame_max);
         let ready = self.ready.len() as u64 + u64::from(self.zeroing);
         let all = usable(self.left) + ready * usable(file);
-        all.saturating_sub(file + self.reserved)
+        all.saturating_sub(self.kept_back() + self.file_bytes / 4 + self.reserved)
+    }
+
+    fn left_in_all(&self) -> u64 {
+        self.left + self.ready.len() as u64 * (self.file_bytes - BLOCK_BYTES)
+    }
+
+    /// What only giving a file up may use: copies of as much as a whole file, and states. Permits keep another quarter of a file
+    /// free for records without a batch (rule W7).
+    fn kept_back(&self) -> u64 {
+        self.file_bytes + self.file_bytes / 8 + self.frame_max
     }
 }
 

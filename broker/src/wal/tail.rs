@@ -4,7 +4,7 @@
 
 use super::{RecoveredPartition, TailEntry, WalRecord};
 use millpond_log::batch::Batch;
-use millpond_log::frame::{Frame, PartitionState};
+use millpond_log::frame::{Frame, FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
 use std::collections::VecDeque;
 
@@ -46,8 +46,15 @@ pub(super) struct Tail {
     pub(super) hw: Offset,
     /// Whether its topic is gone. Kept until no frame of it is left, so that sequence numbers are not given out again.
     pub(super) dropped: bool,
-    /// The file that holds the newest frame which stands for all earlier ones that are no batch; `None` before it is written.
-    pub(super) anchor_file: Option<u64>,
+    /// The oldest file that recovery reads for this partition: that of its newest state and the batches which the state names.
+    /// Before that file is given up, the partition is stated anew. `None` before its first frame is written.
+    pub(super) oldest_file: Option<u64>,
+    /// What `oldest_file` becomes once the state that is being written is durable.
+    stated_from: Option<u64>,
+    /// Whether the record that dropped it is durable.
+    gone: bool,
+    /// Newest sequence number that is durable.
+    written_seq: u64,
     start: Offset,
     start_hash: u64,
     end: Offset,
@@ -75,30 +82,34 @@ impl Tail {
             epoch_seen,
             hw: state.hw,
             dropped: false,
-            anchor_file: None,
+            oldest_file: None,
+            stated_from: None,
+            gone: false,
+            written_seq: state.end_seq - 1,
             start: start.0,
             start_hash: start.1,
             end: state.end,
             begun: true,
             needed: start.0,
-            next_seq: state.end_seq,
+            next_seq: next_even(state.end_seq - 1),
             held: held.into(),
             recent: VecDeque::new(),
             needed_bytes,
         }
     }
 
-    /// What is left of a dropped partition: its next sequence number.
-    pub(super) fn husk(next_seq: u64, anchor_file: u64) -> Tail {
-        Tail { dropped: true, next_seq, anchor_file: Some(anchor_file), ..Tail::default() }
+    /// What is left of a partition whose frame `seq` dropped it.
+    pub(super) fn husk(seq: u64, file: u64) -> Tail {
+        let next_seq = next_even(seq);
+        Tail { dropped: true, gone: true, written_seq: seq, next_seq, oldest_file: Some(file), ..Tail::default() }
     }
 
-    /// Takes a record in and gives it its sequence number. Batches that it makes unneeded go to `freed`.
+    /// Takes a record in and gives it its sequence number: an even one, so that a state fits between any two. Batches that it makes unneeded go to `freed`.
     ///
     /// Panics if a batch is not at the end, or a truncation is not between two batches: then the caller is wrong.
     pub(super) fn apply(&mut self, record: &WalRecord, freed: &mut Vec<Freed>) -> u64 {
-        let seq = self.next_seq;
-        self.next_seq += 1;
+        let seq = self.next_seq.max(2);
+        self.next_seq = seq + 2;
         match record {
             WalRecord::Batch { batch, append_time, prefix_hash, partition } => {
                 self.push(*partition, batch, *append_time, *prefix_hash, seq);
@@ -160,7 +171,7 @@ impl Tail {
         self.recent.clear();
         (self.start, self.start_hash, self.end, self.needed) = (at, 0, at, at);
         self.hw = at;
-        self.dropped = false;
+        (self.dropped, self.gone) = (false, false);
         self.begun = true;
     }
 
@@ -205,10 +216,24 @@ impl Tail {
 
     /// Notes where a batch is on disk now. Bytes that became live there; `None` if it is not needed (any more).
     pub(super) fn placed(&mut self, seq: u64, place: Place) -> Option<u64> {
+        self.oldest_file.get_or_insert(place.file);
+        self.written_seq = self.written_seq.max(seq);
         let needed = self.needed;
         let held = self.find_seq(seq)?;
         held.place = Some(place);
         (held.entry.end > needed).then(|| frame_bytes(&held.entry))
+    }
+
+    /// Notes that a frame other than a batch is durable in `file`.
+    pub(super) fn noted(&mut self, kind: FrameKind, seq: u64, file: u64) {
+        self.written_seq = self.written_seq.max(seq);
+        self.gone |= kind == FrameKind::Drop && self.dropped;
+        self.oldest_file = match kind {
+            FrameKind::State => self.stated_from.take().or(self.oldest_file),
+            // Nothing before it matters.
+            FrameKind::Drop => Some(file),
+            _ => self.oldest_file.or(Some(file)),
+        };
     }
 
     /// Notes that a copy of the batch is durable at `place`, if it is still needed. Returns it, and where it was.
@@ -246,26 +271,41 @@ impl Tail {
         }
     }
 
-    /// A frame that stands for all earlier ones that are no batch (rule W8a): its head's offset, hash and epoch, its payload,
-    /// and its sequence number. It leaves out the batches that nobody needs.
-    pub(super) fn state(&mut self) -> StateRecord {
+    /// A frame that stands for all the partition's durable frames that are no batch (rule W8a): its head's offset, hash and
+    /// epoch, its payload, and its sequence number, which is odd and above what is durable. It leaves out the batches that nobody
+    /// needs, and may already tell what records on their way will say; those follow it. `file` is the one being written.
+    pub(super) fn state(&mut self, file: u64) -> StateRecord {
         let first = self.held.partition_point(|held| held.entry.end <= self.needed);
+        let written = self.held.partition_point(|held| held.place.is_some()).max(first);
         let (start, start_hash) = match first.checked_sub(1).and_then(|before| self.held.get(before)) {
             Some(before) => (before.entry.end, before.prefix_hash),
             None => (self.start, self.start_hash),
         };
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        let first_seq = self.held.get(first).map_or(seq, |held| held.seq);
-        let end_seq = self.held.back().map_or(seq, |last| (last.seq + 1).max(first_seq));
-        let state = PartitionState { end: self.end, hw: self.hw.min(self.end), first_seq, end_seq };
+        let named = self.held.range(first..written);
+        self.stated_from = Some(named.clone().filter_map(|held| held.place).map(|place| place.file).fold(file, u64::min));
+        let seq = self.written_seq | 1;
+        let end = self.held.get(written).map_or(self.end, |next| next.entry.base);
+        let first_seq = named.clone().next().map_or(seq, |first| first.seq);
+        let end_seq = named.clone().next_back().map_or(seq, |last| last.seq + 1);
+        let state = PartitionState { end, hw: self.hw.min(end), first_seq, end_seq };
         StateRecord { seq, start, start_hash, epoch_seen: self.epoch_seen, state }
+    }
+
+    /// Whether recovery would miss frames of it that are in files up to and with `file`.
+    pub(super) fn reads(&self, file: u64) -> bool {
+        !self.gone && self.oldest_file.is_some_and(|oldest| oldest <= file)
+    }
+
+    /// Whether it is dropped, and no frame of it is left once files up to and with `file` are given up.
+    pub(super) fn ends_with(&self, file: u64) -> bool {
+        self.gone && self.oldest_file.is_some_and(|oldest| oldest <= file)
     }
 
     /// Leaves a gap in the sequence numbers, wider than what can have been lost: lost frames that can be read again one day
     /// are then void, not next.
     pub(super) fn leave_gap(&mut self) {
         self.next_seq += 1 << 32;
+        self.written_seq = self.next_seq - 2;
     }
 
     /// First offset held.
@@ -306,6 +346,11 @@ impl Tail {
     }
 }
 
+/// The first even number after `seq`.
+fn next_even(seq: u64) -> u64 {
+    (seq | 1) + 1
+}
+
 /// What a `State` frame carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateRecord {
@@ -337,7 +382,6 @@ pub(super) fn frame_bytes(entry: &TailEntry) -> u64 {
 
 /// The fields that a frame's head has of a record.
 pub(super) fn head_of(record: &WalRecord, frame: &mut Frame) {
-    use millpond_log::frame::FrameKind;
     let kind = match record {
         WalRecord::Batch { partition, batch, append_time, prefix_hash } => {
             frame.partition = *partition;

@@ -2,15 +2,15 @@
 //!
 //! It never acknowledges before the sync has answered well, and never syncs again after one that has not.
 
-use super::copy::Copying;
+use super::WalRecord;
+use super::copy::{Copying, STATE_FRAME_BYTES, push_state};
 use super::group::{Group, LaidOut, Origin, Payload};
-use super::queue::{Body, Done, Item, Taken, Wait};
+use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
 use super::space::WalFile;
-use super::tail::{Freed, Place, StateRecord, frame_bytes, head_of};
-use bytes::Bytes;
+use super::tail::{Freed, Place, frame_bytes, head_of};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};
-use millpond_log::{LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, TopicId};
+use millpond_log::{Lsn, PartitionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -43,26 +43,49 @@ pub(super) struct Writer {
     pub(super) copying: Option<Copying>,
 }
 
+/// How the writer ended.
+pub(super) enum Ended {
+    /// All is written, and the log marked.
+    Clean,
+    /// Closed while there was no room for what waited. That was not acknowledged.
+    Full,
+}
+
 impl Writer {
-    /// Writes until the queue is closed and empty, then marks the log clean.
+    /// Writes until the queue is closed and empty, then marks the log.
     ///
     /// # Errors
     /// The first error of a write or a sync (rule W2). Nothing was acknowledged that it may have lost.
-    pub(super) fn run(&mut self) -> io::Result<()> {
+    pub(super) fn run(&mut self) -> io::Result<Ended> {
         loop {
             self.give_up_oldest();
+            let spendable = self.shared.space.spendable();
             let wait = match (&self.copying, self.marked) {
-                (Some(copying), _) if copying.is_busy() => Wait::Not,
-                (_, false) => Wait::For(QUIET),
-                (_, true) => Wait::Forever,
+                (Some(_), _) => Wait::Not,
+                (None, false) => Wait::For(QUIET),
+                (None, true) => Wait::Forever,
             };
-            match self.shared.queue.take(self.room(), GROUP_BYTES_MAX, wait) {
-                Taken::Items(items) => self.commit(items)?,
-                Taken::Nothing if self.copying.as_ref().is_some_and(Copying::is_busy) => self.commit(Vec::new())?,
-                Taken::Nothing if !self.marked => self.mark()?,
-                Taken::Nothing => {}
-                Taken::TooLarge => self.roll()?,
-                Taken::Closed => return self.mark(),
+            match self.shared.queue.take(self.room().min(spendable), GROUP_BYTES_MAX, wait) {
+                Taken::Items(items) => {
+                    self.commit(items)?;
+                }
+                Taken::Closed => {
+                    self.mark()?;
+                    return Ok(Ended::Clean);
+                }
+                // A file on its way out makes room by itself; else the rest of this one may be too short.
+                Taken::Nothing | Taken::TooLarge(_) if self.copying.is_some() => {
+                    if !self.commit(Vec::new())? && !self.roll() && !self.wait_for_room() {
+                        return Ok(Ended::Full);
+                    }
+                }
+                Taken::Nothing => self.mark()?,
+                Taken::TooLarge(bytes) => {
+                    let elsewhere = bytes > self.room() && bytes + self.room() <= spendable;
+                    if !(elsewhere && self.roll()) && !self.wait_for_room() {
+                        return Ok(Ended::Full);
+                    }
+                }
             }
         }
     }
@@ -71,35 +94,40 @@ impl Writer {
         self.file.bytes.saturating_sub(self.position.max(BLOCK_BYTES))
     }
 
-    /// Writes and syncs these items and what is to be copied, then completes them.
-    pub(super) fn commit(&mut self, items: Vec<Item>) -> io::Result<()> {
+    /// Waits until something changed that may have made room. False if the WAL is closed instead.
+    fn wait_for_room(&self) -> bool {
+        self.shared.space.set_writer_waits(true);
+        let goes_on = self.shared.queue.wait_for_nudge();
+        self.shared.space.set_writer_waits(false);
+        goes_on
+    }
+
+    /// Writes and syncs what is to be copied and these items, then completes them. Answers whether it got anything done.
+    fn commit(&mut self, items: Vec<Item>) -> io::Result<bool> {
         let mut group = Group::default();
-        let (mut done, mut copied) = (Vec::new(), Vec::new());
-        let mut bytes = 0;
+        let mut last = false;
+        let bytes: u64 = items.iter().map(Item::bytes).sum();
+        if let Some(copying) = &mut self.copying {
+            let room = self.file.bytes.saturating_sub(self.position.max(BLOCK_BYTES)).saturating_sub(bytes);
+            // Before the items: a state's number is below theirs.
+            last = copying.fill(&self.shared, self.file.number, room, &mut group)?;
+        }
+        let mut done = Vec::new();
         for item in items {
-            bytes += item.bytes();
-            match item.body {
-                Body::Record(seq, record) => {
-                    let mut frame = Frame { seq, ..blank(FrameKind::Batch) };
-                    head_of(&record, &mut frame);
-                    group.push(frame, payload_of(record));
-                }
-                Body::State(partition, record) => group.push(state_frame(partition, &record), state_payload(&record)),
-                Body::Copied(number) => copied.push(number),
-                Body::Empty => {}
+            if let Some((seq, record)) = item.record {
+                let mut frame = Frame { seq, ..Frame::blank(FrameKind::Batch) };
+                head_of(&record, &mut frame);
+                group.push(frame, payload_of(record));
             }
             done.extend(item.done);
         }
-        let room = self.room().saturating_sub(bytes);
-        if let Some(copying) = &mut self.copying {
-            copying.fill(&self.shared, room, &mut group)?;
-        }
+        let did = last || !group.is_empty() || !done.is_empty();
         self.write(group)?;
         self.complete(done);
-        for number in copied {
-            self.leave(number);
+        if last {
+            self.leave();
         }
-        Ok(())
+        Ok(did)
     }
 
     /// Writes one group with one vectored write and one sync, then notes where its batches are.
@@ -136,23 +164,15 @@ impl Writer {
             match frame.kind {
                 FrameKind::Batch if frame.copied => live += self.copy_placed(frame, place),
                 FrameKind::Batch => {
-                    let bytes = self.shared.tails.change(frame.partition, |tail| {
-                        tail.anchor_file.get_or_insert(place.file);
-                        tail.placed(frame.seq, place)
-                    });
+                    let bytes = self.shared.tails.change(frame.partition, |tail| tail.placed(frame.seq, place));
                     live += bytes.flatten().unwrap_or_default();
                     let size = u64::from(frame.payload_len);
                     self.evictable.push_back((frame.partition, frame.seq, size));
                     self.evictable_bytes += size;
                 }
                 FrameKind::SyncMark => {}
-                FrameKind::State | FrameKind::Drop => {
-                    self.shared.tails.change(frame.partition, |tail| tail.anchor_file = Some(place.file));
-                }
-                _ => {
-                    self.shared
-                        .tails
-                        .change(frame.partition, |tail| tail.anchor_file.get_or_insert(place.file).to_owned());
+                kind => {
+                    self.shared.tails.change(frame.partition, |tail| tail.noted(kind, frame.seq, place.file));
                 }
             }
         }
@@ -185,95 +205,59 @@ impl Writer {
         self.shared.acknowledge(newest.into_values());
     }
 
-    /// Proves the newest group by a frame after it (rule W3).
+    /// Proves the newest group by a frame after it (rule W3), if there is room for that.
     pub(super) fn mark(&mut self) -> io::Result<()> {
-        if self.marked {
-            return Ok(());
+        if !self.marked && (self.room() >= BLOCK_BYTES || self.roll()) {
+            let mut group = Group::default();
+            group.push(Frame::blank(FrameKind::SyncMark), Payload::Empty);
+            self.write(group)?;
         }
-        if self.room() < BLOCK_BYTES {
-            self.roll()?;
-        }
-        let mut group = Group::default();
-        group.push(blank(FrameKind::SyncMark), Payload::Empty);
-        self.write(group)
-    }
-
-    /// Goes on in the next file; waits while there is none.
-    fn roll(&mut self) -> io::Result<()> {
-        let next = loop {
-            if let Some(next) = self.shared.space.roll(self.file.number) {
-                break next;
-            }
-            if !self.shared.space.wait_ready() {
-                return Err(io::Error::other("the WAL is being closed and has no file to write to"));
-            }
-        };
-        (self.file, self.position, self.copies) = (next, 0, 0);
+        self.marked = true;
         Ok(())
     }
 
+    /// Goes on in the next file. False while none is ready.
+    fn roll(&mut self) -> bool {
+        let Some(next) = self.shared.space.roll(self.file.number) else { return false };
+        (self.file, self.position, self.copies) = (next, 0, 0);
+        true
+    }
+
     /// Writes the state of every partition and syncs it, before anybody else writes: the end of recovery after damage.
+    ///
+    /// # Errors
+    /// As `run`; and `StorageFull` if there is no room, which leaves the damage for the next start.
     pub(super) fn restate(&mut self) -> io::Result<()> {
-        let mut states = VecDeque::new();
+        let mut partitions = VecDeque::new();
         self.shared.tails.retain(|partition, tail| {
-            if !tail.dropped {
-                tail.leave_gap();
-                states.push_back(Item { body: Body::State(partition, tail.state()), done: None });
-            }
+            partitions.extend((!tail.dropped).then_some(partition));
             true
         });
-        while let Some(first) = states.front() {
-            if first.bytes() > self.room() {
-                self.roll()?;
+        while !partitions.is_empty() {
+            if self.room() < STATE_FRAME_BYTES && !self.roll() {
+                return Err(io::ErrorKind::StorageFull.into());
             }
-            let fits = (self.room().min(GROUP_BYTES_MAX) / first.bytes()) as usize;
-            let portion = states.drain(..fits.min(states.len())).collect();
-            self.commit(portion)?;
+            let fits = (self.room().min(GROUP_BYTES_MAX) / STATE_FRAME_BYTES) as usize;
+            let mut group = Group::default();
+            for partition in partitions.drain(..fits.min(partitions.len())) {
+                let file = self.file.number;
+                let state = self.shared.tails.change(partition, |tail| {
+                    tail.leave_gap();
+                    tail.state(file)
+                });
+                if let Some(record) = state {
+                    push_state(partition, &record, &mut group);
+                }
+            }
+            self.write(group)?;
         }
         self.mark()
     }
 }
 
-/// A frame of this kind that says nothing yet.
-pub(super) fn blank(kind: FrameKind) -> Frame {
-    Frame {
-        lsn: Lsn(0),
-        synced_lsn: Lsn(0),
-        prev_crc: 0,
-        boot: 0,
-        kind,
-        group_end: false,
-        copied: false,
-        copies: 0,
-        partition: PartitionId { topic: TopicId(0), index: 0 },
-        seq: 0,
-        leader_epoch: LeaderEpoch(0),
-        base_offset: Offset(0),
-        append_time: TimestampMs(0),
-        prefix_hash: 0,
-        payload_len: 0,
-        payload_crc: 0,
-    }
-}
-
-fn payload_of(record: super::WalRecord) -> Payload {
+fn payload_of(record: WalRecord) -> Payload {
     match record {
-        super::WalRecord::Batch { batch, .. } => Payload::Batch(batch),
+        WalRecord::Batch { batch, .. } => Payload::Batch(batch),
         _ => Payload::Empty,
     }
-}
-
-fn state_frame(partition: PartitionId, record: &StateRecord) -> Frame {
-    Frame {
-        partition,
-        seq: record.seq,
-        leader_epoch: record.epoch_seen,
-        base_offset: record.start,
-        prefix_hash: record.start_hash,
-        ..blank(FrameKind::State)
-    }
-}
-
-fn state_payload(record: &StateRecord) -> Payload {
-    Payload::Bytes(Bytes::copy_from_slice(&record.state.encode()))
 }

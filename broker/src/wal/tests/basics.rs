@@ -13,7 +13,7 @@ fn what_was_appended_is_read_back_from_memory_and_from_disk_and_after_a_restart(
     let mut client = Client::new(&wal);
     for round in 0..60 {
         for index in 0..3 {
-            assert!(client.append(partition(index), 1 + round % 4, 300));
+            assert!(client.append_when_there_is_room(partition(index), 1 + round % 4, 300));
         }
         client.sync();
     }
@@ -109,8 +109,8 @@ fn settings_that_cannot_work_are_refused() {
         matches!(open(&SimDisk::new(5), &options, 1), Err(WalError::Options(_)))
     };
     assert!(refused(&|options| options.file_bytes = 5000));
-    assert!(refused(&|options| options.bytes_max = options.file_bytes * 2));
-    assert!(!refused(&|options| options.bytes_max = options.file_bytes * 3));
+    assert!(refused(&|options| options.bytes_max = options.file_bytes * 3));
+    assert!(!refused(&|options| options.bytes_max = options.file_bytes * 4));
 }
 
 #[test]
