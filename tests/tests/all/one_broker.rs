@@ -4,8 +4,8 @@ use bytes::Bytes;
 use millpond_broker::api::{FetchPartition, FetchRequest, Isolation, TopicRef};
 use millpond_log::{Batch, Offset};
 use millpond_sdk::{
-    Admin, Client, Consumer, ConsumerConfig, ConsumerRecord, NewTopic, Producer, ProducerConfig, ProducerRecord, StartAt,
-    TopicPartition,
+    Admin, Client, Consumer, ConsumerConfig, ConsumerRecord, NewTopic, Producer, ProducerConfig, ProducerRecord,
+    StartAt, TopicPartition,
 };
 use millpond_tests::broker::{TestBroker, config};
 use object_store::ObjectStore;
@@ -27,7 +27,8 @@ async fn what_was_published_is_replayed_byte_for_byte_after_upload_trim_and_rest
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_published_is_replayed_byte_for_byte_after_upload_trim_and_restart_over_files() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    whole_path(Arc::new(LocalFileSystem::new_with_prefix(dir.path()).expect("the folder exists").with_fsync(true))).await;
+    whole_path(Arc::new(LocalFileSystem::new_with_prefix(dir.path()).expect("the folder exists").with_fsync(true)))
+        .await;
 }
 
 async fn whole_path(objects: Arc<dyn ObjectStore>) {
