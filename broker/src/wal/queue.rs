@@ -95,8 +95,13 @@ impl Queue {
     /// Waits for a nudge. False if the queue is closed: then nothing may come to wait for.
     pub(super) fn wait_for_nudge(&self) -> bool {
         let asleep = |waiting: &mut Waiting| !waiting.closed && !waiting.nudged;
-        let mut waiting = self.woken.wait_while(self.lock(), asleep).unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut waiting.nudged) || !waiting.closed
+        let waiting = self.woken.wait_while(self.lock(), asleep).unwrap_or_else(PoisonError::into_inner);
+        waiting.nudged || !waiting.closed
+    }
+
+    /// Forgets nudges so far. The writer calls this before it looks around, so that none is lost that comes while it looks.
+    pub(super) fn begin_look(&self) {
+        self.lock().nudged = false;
     }
 
     /// Takes no more; the writer ends after what is there.
@@ -127,7 +132,6 @@ impl Queue {
             }
             Wait::Forever => waiting = self.woken.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
         }
-        waiting.nudged = false;
         let (mut items, mut bytes) = (Vec::new(), 0);
         while let Some(item) = waiting.items.front() {
             let item_bytes = item.bytes();

@@ -58,6 +58,7 @@ impl Writer {
     /// The first error of a write or a sync (rule W2). Nothing was acknowledged that it may have lost.
     pub(super) fn run(&mut self) -> io::Result<Ended> {
         loop {
+            self.shared.queue.begin_look();
             self.give_up_oldest();
             let spendable = self.shared.space.spendable();
             let wait = match (&self.copying, self.marked) {

@@ -61,12 +61,8 @@ fn live(disk: &SimDisk, wal: Wal, clients: Vec<Client>, seed: u64, faults: Fault
 
 /// What is held after a cut is what may be held; the client goes on from there.
 fn survivors(client: &Client, wal: &Wal) -> std::collections::BTreeMap<PartitionId, Vec<Written>> {
-    let mut logs = client.logs.clone();
-    for (partition, log) in &mut logs {
-        let end = wal.bounds(*partition).map_or(0, |(_, end)| end.0);
-        log.retain(|written| written.end <= end);
-    }
-    logs
+    let held = |of: &PartitionId| (*of, state_held(client, wal, *of).expect("it was checked"));
+    client.logs.keys().map(held).collect()
 }
 
 /// Lives and cuts, several on one disk; the first fault found, if any.

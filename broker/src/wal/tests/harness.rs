@@ -57,7 +57,13 @@ pub(super) struct Written {
     pub(super) bytes: Vec<u8>,
     pub(super) append_time: i64,
     pub(super) hash: u64,
-    ticket: u64,
+}
+
+/// What was done to a log, and the ticket that acknowledges it.
+#[derive(Clone)]
+enum Done {
+    Appended(u64, Written),
+    Truncated(u64, u64),
 }
 
 /// An appender for some partitions, and what it knows.
@@ -67,6 +73,8 @@ pub(super) struct Client {
     events: UnboundedReceiver<WalEvent>,
     /// All batches in each log, in order.
     pub(super) logs: BTreeMap<PartitionId, Vec<Written>>,
+    /// Each log when the client began, and what it did since: the WAL may hold any state from the acknowledged one on.
+    history: BTreeMap<PartitionId, (Vec<Written>, Vec<Done>)>,
     pub(super) synced: u64,
     ticket: u64,
     pub(super) poisoned: Option<String>,
@@ -78,14 +86,15 @@ impl Client {
         let (sender, events) = unbounded_channel();
         let appender = wal.appender(sender);
         let (logs, trimmed) = (BTreeMap::new(), BTreeMap::new());
-        Client { wal: wal.clone(), appender, events, logs, synced: 0, ticket: 0, poisoned: None, trimmed }
+        let history = BTreeMap::new();
+        Client { wal: wal.clone(), appender, events, logs, history, synced: 0, ticket: 0, poisoned: None, trimmed }
     }
 
     /// A client that goes on with these logs.
     pub(super) fn resume(wal: &Wal, logs: BTreeMap<PartitionId, Vec<Written>>) -> Client {
         let mut client = Client::new(wal);
+        client.history = logs.iter().map(|(partition, log)| (*partition, (log.clone(), Vec::new()))).collect();
         client.logs = logs;
-        client.logs.values_mut().flatten().for_each(|written| written.ticket = 0);
         client
     }
 
@@ -105,7 +114,6 @@ impl Client {
             bytes: bytes_of(&batch),
             append_time: 5_000 + base as i64,
             hash: hash.wrapping_mul(31).wrapping_add(base + 1),
-            ticket: self.ticket + 1,
         };
         let record = WalRecord::Batch {
             partition,
@@ -114,7 +122,7 @@ impl Client {
             prefix_hash: written.hash,
         };
         self.ticket = self.appender.append(vec![record], vec![permit]);
-        assert_eq!(self.ticket, written.ticket);
+        self.history.entry(partition).or_default().1.push(Done::Appended(self.ticket, written.clone()));
         self.logs.entry(partition).or_default().push(written);
         true
     }
@@ -142,6 +150,7 @@ impl Client {
 
     pub(super) fn truncate(&mut self, partition: PartitionId, to: u64) {
         self.control(WalRecord::Truncate { partition, to: Offset(to) });
+        self.history.entry(partition).or_default().1.push(Done::Truncated(self.ticket, to));
         self.logs.entry(partition).or_default().retain(|written| written.end <= to);
     }
 
@@ -177,10 +186,27 @@ impl Client {
         }
     }
 
+    /// The states of a log that the WAL may hold, from what was acknowledged to what was handed in last.
+    fn states(&self, partition: PartitionId) -> Vec<Vec<Written>> {
+        let (mut log, done) = self.history.get(&partition).cloned().unwrap_or_default();
+        let mut states = Vec::new();
+        for done in done {
+            let (Done::Appended(ticket, _) | Done::Truncated(ticket, _)) = &done;
+            if *ticket > self.synced {
+                states.push(log.clone());
+            }
+            match done {
+                Done::Appended(_, written) => log.push(written),
+                Done::Truncated(_, to) => log.retain(|written| written.end <= to),
+            }
+        }
+        states.push(log);
+        states
+    }
+
     /// What was acknowledged of a partition.
-    pub(super) fn acknowledged(&self, partition: PartitionId) -> &[Written] {
-        let log = self.logs.get(&partition).map(Vec::as_slice).unwrap_or_default();
-        &log[..log.partition_point(|written| written.ticket <= self.synced)]
+    pub(super) fn acknowledged(&self, partition: PartitionId) -> Vec<Written> {
+        self.states(partition).swap_remove(0)
     }
 }
 
@@ -194,32 +220,45 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime starts")
 }
 
-/// What is wrong with the partition as the WAL holds it: every acknowledged batch that is not trimmed has to be there, and
-/// everything that is there has to be what was handed in, in order.
-pub(super) fn faults(client: &Client, wal: &Wal, partition: PartitionId) -> Option<String> {
-    let log = client.logs.get(&partition).cloned().unwrap_or_default();
-    let acknowledged = client.acknowledged(partition);
-    let held = match read_all(wal, partition) {
-        Ok(held) => held,
-        Err(error) => return Some(format!("{partition}: {error}")),
-    };
-    let start = held.first().map_or(u64::MAX, |(batch, _)| batch.base_offset().0);
+/// The state of the log that the WAL holds: every acknowledged batch that is not trimmed has to be there, and everything that
+/// is there has to be what was handed in, in order.
+pub(super) fn state_held(client: &Client, wal: &Wal, partition: PartitionId) -> Result<Vec<Written>, String> {
+    let held = read_all(wal, partition).map_err(|error| format!("{partition}: {error}"))?;
+    let end = wal.bounds(partition).map_or(0, |(_, end)| end.0);
     let trimmed = client.trimmed.get(&partition).copied().unwrap_or_default();
-    let must_begin = acknowledged.iter().find(|written| written.end > trimmed).map_or(u64::MAX, |written| written.base);
-    if start > must_begin {
-        return Some(format!("{partition}: begins at {start}, and {must_begin} was acknowledged"));
-    }
-    let from = log.partition_point(|written| written.base < start);
-    for (nth, (batch, append_time)) in held.iter().enumerate() {
-        let Some(written) = log.get(from + nth) else { return Some(format!("{partition}: a batch nobody wrote")) };
-        if bytes_of(batch) != written.bytes || append_time.0 != written.append_time {
-            return Some(format!("{partition}: the batch at {} is another", written.base));
+    let mut complaint = String::new();
+    for state in client.states(partition) {
+        match differs(&state, &held, end, trimmed) {
+            None => return Ok(state),
+            Some(difference) => complaint = difference,
         }
     }
-    if from + held.len() < acknowledged.len() && must_begin < u64::MAX {
-        return Some(format!("{partition}: {} of {} acknowledged batches are lost", acknowledged.len() - from - held.len(), acknowledged.len()));
+    Err(format!("{partition}: {complaint} (acknowledged to {:?})", client.acknowledged(partition).last().map(|last| last.end)))
+}
+
+fn differs(state: &[Written], held: &[(Batch, TimestampMs)], end: u64, trimmed: u64) -> Option<String> {
+    if state.last().map_or(0, |last| last.end) != end {
+        return Some(format!("ends at {end}"));
     }
-    None
+    let must_begin = state.iter().find(|written| written.end > trimmed).map_or(u64::MAX, |written| written.base);
+    let start = held.first().map_or(u64::MAX, |(batch, _)| batch.base_offset().0);
+    if start > must_begin {
+        return Some(format!("begins at {start}, and is needed from {must_begin} on"));
+    }
+    let from = state.partition_point(|written| written.base < start);
+    if held.len() != state.len() - from {
+        return Some(format!("holds {} batches from {start} on", held.len()));
+    }
+    let same = |((batch, append_time), written): (&(Batch, TimestampMs), &Written)| {
+        bytes_of(batch) == written.bytes && append_time.0 == written.append_time
+    };
+    let bad = held.iter().zip(&state[from..]).position(|pair| !same(pair))?;
+    Some(format!("the batch at {} is another", state[from + bad].base))
+}
+
+/// What is wrong with the partition as the WAL holds it.
+pub(super) fn faults(client: &Client, wal: &Wal, partition: PartitionId) -> Option<String> {
+    state_held(client, wal, partition).err()
 }
 
 /// Fails on the first fault of any partition the client knows.
