@@ -62,7 +62,7 @@ impl Copying {
     fn fill_copies(&mut self, shared: &Shared, room: u64, group: &mut Group) -> io::Result<()> {
         let mut bytes = 0;
         while let Some((partition, seq, place)) = self.needed.front().copied() {
-            let held = shared.tails.look(partition, |tail| tail.needed_at(seq, place)).flatten();
+            let held = shared.tails.look(partition, |tail| tail.durable_at(seq, place)).flatten();
             if let Some(held) = held {
                 let size = align_up(FRAME_HEAD_BYTES as u64 + u64::from(held.entry.size), FRAME_ALIGN);
                 if bytes + size > room || bytes > 0 && bytes + size > PORTION_BYTES {
@@ -125,7 +125,7 @@ impl Writer {
     fn copying_of(&self, oldest: Oldest) -> Copying {
         let mut needed = VecDeque::new();
         self.shared.tails.retain(|partition, tail| {
-            needed.extend(tail.needed_in(oldest.number).map(|(seq, place)| (partition, seq, place)));
+            needed.extend(tail.durable_in(oldest.number).map(|(seq, place)| (partition, seq, place)));
             true
         });
         Copying { oldest, needed, unstated: None }
@@ -136,7 +136,7 @@ impl Writer {
         let Some(Copying { oldest: Oldest { number }, .. }) = self.copying.take() else { return };
         let mut needed = false;
         self.shared.tails.retain(|_, tail| {
-            needed |= tail.needed_in(number).next().is_some() || tail.reads(number);
+            needed |= tail.durable_in(number).next().is_some() || tail.reads(number);
             true
         });
         if needed {

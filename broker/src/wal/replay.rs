@@ -131,6 +131,10 @@ impl Log {
 
     /// Begins with a `State` and the batches before it that it names.
     fn begin(&mut self, before: &[Piece], head: Piece, state: PartitionState) {
+        if state.first_seq == 0 {
+            // Nothing had said where the log begins.
+            return;
+        }
         let mut log = Log { start: Some((head.offset, head.prefix_hash)), end: head.offset, ..Log::default() };
         let named = before.iter().filter(|piece| (state.first_seq..state.end_seq).contains(&piece.seq));
         // Truncated batches may still lie about, so truncations among them count; other frames are in the state.

@@ -54,7 +54,7 @@ struct Inner {
     /// Whether the writer waits for a file.
     writer_waits: bool,
     /// Released by the writer, to be renamed before they are ready.
-    released: Vec<Arc<WalFile>>,
+    released: VecDeque<Arc<WalFile>>,
     /// Full, to have their index written.
     sealed: VecDeque<Arc<WalFile>>,
     highest: u64,
@@ -116,7 +116,7 @@ impl Space {
             ready: ready.into(),
             zeroing: false,
             writer_waits: false,
-            released: Vec::new(),
+            released: VecDeque::new(),
             sealed: VecDeque::new(),
             highest,
             reserved: 0,
@@ -237,7 +237,7 @@ impl Space {
         let mut inner = self.inner();
         if let Some(used) = inner.in_use.remove(&number) {
             inner.sealed.retain(|sealed| sealed.number != number);
-            inner.released.push(used.file);
+            inner.released.push_back(used.file);
             self.wanted.notify_one();
         }
     }
@@ -250,7 +250,8 @@ impl Space {
             if inner.stopped {
                 return Job::Stop;
             }
-            if let Some(file) = inner.released.pop() {
+            // Oldest first: the numbers that are left have no gap, whenever the power goes.
+            if let Some(file) = inner.released.pop_front() {
                 inner.highest += 1;
                 return Job::Recycle(file, inner.highest);
             }

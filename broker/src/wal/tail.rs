@@ -39,6 +39,14 @@ pub(super) struct Freed {
     pub(super) bytes: u64,
 }
 
+/// A batch that a record on its way takes away: until that is durable, the log on disk still holds the batch.
+#[derive(Clone, Copy, Debug)]
+struct Removed {
+    held: Held,
+    /// Sequence number of the record that takes it away.
+    by: u64,
+}
+
 /// Tail of one partition.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
@@ -55,6 +63,9 @@ pub(super) struct Tail {
     gone: bool,
     /// Newest sequence number that is durable.
     written_seq: u64,
+    /// Log end offset as the durable frames have it; `None` while they do not say where the log begins.
+    written_end: Option<Offset>,
+    removed: Vec<Removed>,
     start: Offset,
     start_hash: u64,
     end: Offset,
@@ -86,6 +97,8 @@ impl Tail {
             stated_from: None,
             gone: false,
             written_seq: state.end_seq - 1,
+            written_end: Some(state.end),
+            removed: Vec::new(),
             start: start.0,
             start_hash: start.1,
             end: state.end,
@@ -115,11 +128,11 @@ impl Tail {
                 self.push(*partition, batch, *append_time, *prefix_hash, seq);
             }
             WalRecord::EpochSeen { epoch, .. } => self.epoch_seen = self.epoch_seen.max(*epoch),
-            WalRecord::Truncate { to, .. } => self.truncate(*to, freed),
+            WalRecord::Truncate { to, .. } => self.truncate(*to, seq, freed),
             WalRecord::HighWatermark { hw, .. } => self.hw = *hw,
-            WalRecord::Reset { at, .. } => self.reset(*at, freed),
+            WalRecord::Reset { at, .. } => self.reset(*at, seq, freed),
             WalRecord::Drop { .. } => {
-                self.reset(Offset(0), freed);
+                self.reset(Offset(0), seq, freed);
                 self.dropped = true;
             }
         }
@@ -146,12 +159,12 @@ impl Tail {
         self.recent.push_back(batch.clone());
     }
 
-    fn truncate(&mut self, to: Offset, freed: &mut Vec<Freed>) {
+    fn truncate(&mut self, to: Offset, seq: u64, freed: &mut Vec<Freed>) {
         while let Some(held) = self.held.pop_back_if(|held| held.entry.end > to) {
             self.recent.pop_back();
             let whole = held.entry.base >= to || to <= self.needed;
             assert!(whole, "truncation to {to} inside the batch at {}", held.entry.base);
-            self.forget(&held, freed);
+            self.forget(held, seq, freed);
         }
         if to < self.end && self.held.back().map_or(self.start, |held| held.entry.end) != to {
             // Below what was needed: nothing that is left adjoins the new end.
@@ -164,9 +177,9 @@ impl Tail {
         self.hw = self.hw.min(to);
     }
 
-    fn reset(&mut self, at: Offset, freed: &mut Vec<Freed>) {
+    fn reset(&mut self, at: Offset, seq: u64, freed: &mut Vec<Freed>) {
         for held in std::mem::take(&mut self.held) {
-            self.forget(&held, freed);
+            self.forget(held, seq, freed);
         }
         self.recent.clear();
         (self.start, self.start_hash, self.end, self.needed) = (at, 0, at, at);
@@ -176,9 +189,10 @@ impl Tail {
     }
 
     /// Takes a batch that left `held` off the accounts.
-    fn forget(&mut self, held: &Held, freed: &mut Vec<Freed>) {
+    fn forget(&mut self, held: Held, by: u64, freed: &mut Vec<Freed>) {
         if held.entry.end > self.needed {
-            self.unneed(held, freed);
+            self.unneed(&held, freed);
+            self.removed.push(Removed { held, by });
         }
     }
 
@@ -219,15 +233,30 @@ impl Tail {
         self.oldest_file.get_or_insert(place.file);
         self.written_seq = self.written_seq.max(seq);
         let needed = self.needed;
+        if let Some(removed) = self.removed.iter_mut().find(|removed| removed.held.seq == seq) {
+            removed.held.place = Some(place);
+            self.written_end = Some(removed.held.entry.end);
+            return None;
+        }
         let held = self.find_seq(seq)?;
         held.place = Some(place);
-        (held.entry.end > needed).then(|| frame_bytes(&held.entry))
+        let entry = held.entry;
+        self.written_end = Some(entry.end);
+        (entry.end > needed).then(|| frame_bytes(&entry))
     }
 
-    /// Notes that a frame other than a batch is durable in `file`.
-    pub(super) fn noted(&mut self, kind: FrameKind, seq: u64, file: u64) {
+    /// Notes that a frame other than a batch is durable in `file`; `offset` is the one it speaks of.
+    pub(super) fn noted(&mut self, kind: FrameKind, seq: u64, offset: Offset, file: u64) {
         self.written_seq = self.written_seq.max(seq);
-        self.gone |= kind == FrameKind::Drop && self.dropped;
+        match kind {
+            FrameKind::Truncate => self.written_end = self.written_end.map(|end| end.min(offset)),
+            FrameKind::Reset => self.written_end = Some(offset),
+            FrameKind::Drop => self.gone = self.dropped,
+            _ => {}
+        }
+        if matches!(kind, FrameKind::Truncate | FrameKind::Reset | FrameKind::Drop) {
+            self.removed.retain(|removed| removed.by > seq);
+        }
         self.oldest_file = match kind {
             FrameKind::State => self.stated_from.take().or(self.oldest_file),
             // Nothing before it matters.
@@ -236,8 +265,12 @@ impl Tail {
         };
     }
 
-    /// Notes that a copy of the batch is durable at `place`, if it is still needed. Returns it, and where it was.
+    /// Notes that a copy of the batch is durable at `place`. If the batch is still needed, returns it, and where it was.
     pub(super) fn moved(&mut self, seq: u64, place: Place) -> Option<(Held, Place)> {
+        if let Some(removed) = self.removed.iter_mut().find(|removed| removed.held.seq == seq) {
+            removed.held.place = Some(place);
+            return None;
+        }
         let needed = self.needed;
         let held = self.find_seq(seq).filter(|held| held.entry.end > needed)?;
         let old = held.place.replace(place)?;
@@ -249,18 +282,27 @@ impl Tail {
         self.held.get_mut(at)
     }
 
-    /// Whether the batch is needed and lies at `place`, with what a copy of its frame has to say.
-    pub(super) fn needed_at(&self, seq: u64, place: Place) -> Option<Held> {
-        let at = self.held.binary_search_by_key(&seq, |held| held.seq).ok()?;
-        let held = self.held[at];
-        (held.place == Some(place) && held.entry.end > self.needed).then_some(held)
+    /// The log as the durable frames have it, in order, without what nobody needs.
+    fn durable(&self) -> impl Iterator<Item = (&Held, Place)> {
+        let from = self.held.partition_point(|held| held.entry.end <= self.needed);
+        let removed = self.removed.iter().map(|removed| &removed.held);
+        let all = self.held.range(from..).chain(removed);
+        all.filter_map(|held| held.place.map(|place| (held, place)))
     }
 
-    /// The needed batches that lie in files up to and with `file`.
-    pub(super) fn needed_in(&self, file: u64) -> impl Iterator<Item = (u64, Place)> {
-        let from = self.held.partition_point(|held| held.entry.end <= self.needed);
-        let held = self.held.range(from..);
-        held.filter_map(move |held| held.place.filter(|place| place.file <= file).map(|place| (held.seq, place)))
+    /// The batch, if the durable log has it at `place`.
+    pub(super) fn durable_at(&self, seq: u64, place: Place) -> Option<Held> {
+        let removed = self.removed.iter().map(|removed| removed.held).find(|held| held.seq == seq);
+        let held = removed.or_else(|| {
+            let at = self.held.binary_search_by_key(&seq, |held| held.seq).ok()?;
+            Some(self.held[at]).filter(|held| held.entry.end > self.needed)
+        })?;
+        (held.place == Some(place)).then_some(held)
+    }
+
+    /// The batches of the durable log that lie in files up to and with `file`.
+    pub(super) fn durable_in(&self, file: u64) -> impl Iterator<Item = (u64, Place)> {
+        self.durable().filter(move |(_, place)| place.file <= file).map(|(held, place)| (held.seq, place))
     }
 
     /// Whether the batch is in memory, the oldest of the partition, and on disk: then memory lets go of it.
@@ -273,21 +315,28 @@ impl Tail {
 
     /// A frame that stands for all the partition's durable frames that are no batch (rule W8a): its head's offset, hash and
     /// epoch, its payload, and its sequence number, which is odd and above what is durable. It leaves out the batches that nobody
-    /// needs, and may already tell what records on their way will say; those follow it. `file` is the one being written.
+    /// needs. Records on their way follow it, so it speaks of the log as those expect it. `file` is the one being written.
     pub(super) fn state(&mut self, file: u64) -> StateRecord {
-        let first = self.held.partition_point(|held| held.entry.end <= self.needed);
-        let written = self.held.partition_point(|held| held.place.is_some()).max(first);
-        let (start, start_hash) = match first.checked_sub(1).and_then(|before| self.held.get(before)) {
-            Some(before) => (before.entry.end, before.prefix_hash),
-            None => (self.start, self.start_hash),
-        };
-        let named = self.held.range(first..written);
-        self.stated_from = Some(named.clone().filter_map(|held| held.place).map(|place| place.file).fold(file, u64::min));
+        let mut named: Vec<(Held, Place)> = self.durable().map(|(held, place)| (*held, place)).collect();
+        named.sort_by_key(|(held, _)| held.seq);
+        self.stated_from = Some(named.iter().map(|(_, place)| place.file).fold(file, u64::min));
         let seq = self.written_seq | 1;
-        let end = self.held.get(written).map_or(self.end, |next| next.entry.base);
-        let first_seq = named.clone().next().map_or(seq, |first| first.seq);
-        let end_seq = named.clone().next_back().map_or(seq, |last| last.seq + 1);
-        let state = PartitionState { end, hw: self.hw.min(end), first_seq, end_seq };
+        // What no frame has said yet, this one leaves open: number 0 is no frame's.
+        let end = self.written_end.unwrap_or_default();
+        let (none_first, none_end) = if self.written_end.is_some() { (seq, seq) } else { (0, 0) };
+        let start = named.first().map_or(end, |(first, _)| first.entry.base);
+        let before = self.held.partition_point(|held| held.entry.end < start);
+        let start_hash = match self.held.get(before).filter(|held| held.entry.end == start) {
+            Some(before) => before.prefix_hash,
+            None if start == self.start => self.start_hash,
+            None => 0,
+        };
+        let state = PartitionState {
+            end,
+            hw: self.hw.min(end),
+            first_seq: named.first().map_or(none_first, |(first, _)| first.seq),
+            end_seq: named.last().map_or(none_end, |(last, _)| last.seq + 1),
+        };
         StateRecord { seq, start, start_hash, epoch_seen: self.epoch_seen, state }
     }
 
