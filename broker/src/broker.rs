@@ -7,9 +7,9 @@ use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
 use crate::metrics::{Metrics, Readings};
-use crate::office::SessionHandle;
 use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
+use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
@@ -198,11 +198,12 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
     if !records.is_empty() {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "a partition takes exactly one record batch in a request"));
     }
+    let batch = batch.admit(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
     if batch.is_transactional() {
         let message = "transactions are not served yet; produce without a transactional id";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    batch.admit(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))
+    Ok(batch)
 }
 
 fn refused(error: &BatchError) -> ApiError {

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::office::SessionHandle;
+use crate::session::SessionHandle;
 use crate::tiered::{Tiered, TieredError};
 use futures::TryStreamExt;
 use millpond_log::manifest::{ManifestError, ManifestRoot, ManifestView};

@@ -16,6 +16,7 @@ mod offsets;
 mod partitions;
 mod producer_ids;
 pub mod server;
+mod session;
 mod tier;
 mod tiered;
 mod topics;

@@ -11,28 +11,11 @@ use millpond_metadata::store::{
     Election, Image, Outcome, Registered, Registration, Session, Store, StoreError, Versioned,
 };
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Pause between tries while the metadata store cannot be used.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// The session this broker has now, if any. Everyone who acts asks it first (rule K4).
-#[derive(Clone, Default)]
-pub(crate) struct SessionHandle {
-    session: Arc<RwLock<Option<Session>>>,
-}
-
-impl SessionHandle {
-    pub(crate) fn get(&self) -> Option<Session> {
-        *self.session.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, session: Option<Session>) {
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
-    }
-}
 
 /// Why a broker cannot take office. It has to stop.
 #[derive(Debug, thiserror::Error)]

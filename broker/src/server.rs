@@ -7,11 +7,12 @@ use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::metrics::Metrics;
-use crate::office::{self, OfficeError, Registrar, SessionHandle};
+use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::shard::{self, Open, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
 use crate::producer_ids::ProducerIds;
+use crate::session::SessionHandle;
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
 use crate::tier::{Led, TierHandle, TierRequest, TierState, Tierer};
@@ -261,8 +262,7 @@ fn fresh_cluster_id() -> String {
 
 async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Tiered, StartError> {
     let disk = DiskOptions { dir: config.data_dir.join("cache"), bytes: config.cache_disk_bytes };
-    let options =
-        CacheOptions { memory_bytes: config.cache_memory_bytes, disk: Some(disk), ..CacheOptions::default() };
+    let options = CacheOptions { memory_bytes: config.cache_memory_bytes, disk: Some(disk), ..CacheOptions::default() };
     // What fits the window of pages that nobody has asked for yet.
     let warm_bytes_max = config.cache_memory_bytes / 4;
     Ok(Tiered::new(Cache::open(options, objects).await?, warm_bytes_max))

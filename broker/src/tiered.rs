@@ -13,9 +13,9 @@ use millpond_log::object_key::ObjectKey;
 use millpond_log::plan::{PlannedRead, ReadPlan, plan_read};
 use millpond_log::segment::{ReadBounds, SegmentError, SegmentIndex};
 use millpond_log::{Batch, Offset, PartitionId};
+use object_store::path::Path;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use object_store::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 

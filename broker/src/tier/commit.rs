@@ -3,7 +3,7 @@
 use super::Led;
 use super::upload::Uploader;
 use crate::metrics::Metrics;
-use crate::office::SessionHandle;
+use crate::session::SessionHandle;
 use crate::tiered::TieredError;
 use millpond_log::manifest::{Dropped, ManifestRoot};
 use millpond_log::object_key::{GcEpoch, ObjectKey};
@@ -40,7 +40,14 @@ impl Change {
         let manifests = dropped.manifests.iter().map(|rolled| rolled.object);
         let alone = |object: &ObjectKey| !matches!(object, ObjectKey::Bundle(_));
         let dropped = segments.chain(manifests).filter(alone).map(|object| object.to_string()).collect();
-        Change { partition: led.partition, root, epoch: led.epoch(), base: led.revision, objects_gc_epoch: None, dropped }
+        Change {
+            partition: led.partition,
+            root,
+            epoch: led.epoch(),
+            base: led.revision,
+            objects_gc_epoch: None,
+            dropped,
+        }
     }
 }
 

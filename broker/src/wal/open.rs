@@ -299,9 +299,7 @@ fn spawn_writer(mut writer: Writer, files: JoinHandle<()>, held: Box<dyn DiskLoc
         let run = std::panic::catch_unwind(AssertUnwindSafe(|| writer.run()));
         let clean = matches!(run, Ok(Ok(Ended::Clean)));
         end(&shared, run, "writer");
-        if clean
-            && let Err(error) = shared.relabel(|label| label.clean_end = writer.next_lsn)
-        {
+        if clean && let Err(error) = shared.relabel(|label| label.clean_end = writer.next_lsn) {
             tracing::warn!(%error, "the WAL was closed, but not marked clean");
         }
         shared.space.stop();

@@ -173,7 +173,9 @@ impl Writer {
                 }
                 FrameKind::SyncMark => {}
                 kind => {
-                    self.shared.tails.change(frame.partition, |tail| tail.noted(kind, frame.seq, frame.base_offset, place.file));
+                    self.shared
+                        .tails
+                        .change(frame.partition, |tail| tail.noted(kind, frame.seq, frame.base_offset, place.file));
                 }
             }
         }

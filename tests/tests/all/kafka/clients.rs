@@ -1,6 +1,7 @@
 //! Clients that people use: kcat (librdkafka 2.0 on Debian) and confluent-kafka (the newest librdkafka).
 
 use super::wire::{Served, batches};
+use millpond_log::Batch;
 use millpond_log::codec::Codec;
 use millpond_tests::tools::{Tool, repository, skip};
 use std::path::Path;
@@ -51,11 +52,14 @@ async fn kcat_compresses_with_every_codec_and_reads_it_back() {
         run(&kcat, &produce, text.as_bytes()).await;
         let stored = batches(&raw.fetch(&topic, 0, 0).await);
         assert!(!stored.is_empty());
-        for batch in &stored {
-            // librdkafka sends a batch as it is when compressing it gains nothing.
+        // librdkafka sends a batch as it is when compressing it gains nothing, as with one of a single line.
+        let worth_it: Vec<&Batch> = stored.iter().filter(|batch| batch.record_count() > 100).collect();
+        assert!(!worth_it.is_empty(), "a megabyte is more than single lines");
+        for batch in worth_it {
             assert_eq!(batch.codec(), Some(codec), "case A3: {topic}");
         }
-        let consume = ["-b", bootstrap, "-C", "-t", &topic, "-p", "0", "-o", "beginning", "-e", "-q", "-X", "check.crcs=true"];
+        let consume =
+            ["-b", bootstrap, "-C", "-t", &topic, "-p", "0", "-o", "beginning", "-e", "-q", "-X", "check.crcs=true"];
         let read = run(&kcat, &consume, b"").await;
         assert!(read.stdout == text.as_bytes(), "{topic}: {} bytes came back of {}", read.stdout.len(), text.len());
     }
@@ -79,7 +83,9 @@ async fn kcat_lists_the_cluster_and_asks_for_offsets() {
         let found = run(&kcat, &["-b", bootstrap, "-Q", "-t", query], b"").await;
         assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), answer);
     }
-    let keys = run(&kcat, &["-b", bootstrap, "-C", "-t", "t", "-p", "1", "-o", "1", "-e", "-q", "-f", "%o %k=%s\n"], b"").await;
+    let keys =
+        run(&kcat, &["-b", bootstrap, "-C", "-t", "t", "-p", "1", "-o", "1", "-e", "-q", "-f", "%o %k=%s\n"], b"")
+            .await;
     assert_eq!(String::from_utf8_lossy(&keys.stdout), "1 b=2\n2 c=3\n");
 }
 

@@ -1,6 +1,6 @@
 //! Produce, and what keeps a connection in order.
 
-use super::wire::{Connection, Served, batch, bases, fetch, frame, framed, idempotent, produce};
+use super::wire::{Connection, Served, bases, batch, fetch, frame, framed, idempotent, produce};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages as kafka;
 use kafka_protocol::protocol::Decodable;
@@ -36,7 +36,8 @@ const VECTORS: [(&str, &[i16]); 20] = [
 ];
 
 fn vectors() -> BTreeMap<String, Bytes> {
-    let text = std::fs::read_to_string(repository().join("log/tests/vectors/golden.txt")).expect("the vectors are there");
+    let text =
+        std::fs::read_to_string(repository().join("log/tests/vectors/golden.txt")).expect("the vectors are there");
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex");
     let vector = |line: &str| {
         let [name, _size, hex] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("not a vector: {line}") };
@@ -68,7 +69,11 @@ async fn every_vector_is_stored_as_it_came_or_refused_with_its_code() {
             assert_eq!(unplaced(&stored), unplaced(&vectors[vector]), "{vector}");
         } else {
             assert!(answer.error_message.is_some_and(|message| !message.is_empty()), "{vector} says why");
-            assert_eq!((answer.base_offset, fetched.high_watermark, stored.len()), (-1, 0, 0), "{vector}: nothing stored");
+            assert_eq!(
+                (answer.base_offset, fetched.high_watermark, stored.len()),
+                (-1, 0, 0),
+                "{vector}: nothing stored"
+            );
         }
     }
     connection.create("compacted", 1, &[("cleanup.policy", "compact")]).await;
@@ -128,7 +133,8 @@ async fn terms_that_cannot_be_met_are_refused() {
     connection.create("t", 1, &[]).await;
     let code = |answer: kafka::ProduceResponse| answer.responses[0].partition_responses[0].error_code;
     assert_eq!(code(connection.call(9, &produce(2, "t", &[(0, batch(&[1], b"v"))])).await), 21);
-    let transactional = produce(-1, "t", &[(0, batch(&[1], b"v"))]).with_transactional_id(Some(super::wire::text("x").into()));
+    let transactional =
+        produce(-1, "t", &[(0, batch(&[1], b"v"))]).with_transactional_id(Some(super::wire::text("x").into()));
     assert_eq!(code(connection.call(9, &transactional).await), 35);
     assert_eq!(code(connection.call(9, &produce(-1, "unknown", &[(0, batch(&[1], b"v"))])).await), 3);
     assert_eq!(code(connection.call(9, &produce(-1, "t", &[(-1, batch(&[1], b"v"))])).await), 3);
@@ -187,7 +193,8 @@ async fn idempotent_producers_are_known_by_their_sequence() {
     connection.create("t", 2, &[]).await;
     let mut ids = Vec::new();
     for version in 0..=5 {
-        let answer = connection.call(version, &kafka::InitProducerIdRequest::default().with_transactional_id(None)).await;
+        let answer =
+            connection.call(version, &kafka::InitProducerIdRequest::default().with_transactional_id(None)).await;
         assert_eq!((answer.error_code, answer.producer_epoch), (0, 0), "version {version}");
         ids.push(answer.producer_id.0);
     }
@@ -211,7 +218,8 @@ async fn idempotent_producers_are_known_by_their_sequence() {
         assert_eq!((answer.error_code, answer.base_offset), expected, "partition {partition}, {epoch}/{sequence}");
     }
     assert_eq!(connection.fetch("t", 0, 0).await.high_watermark, 20);
-    let transactional = kafka::InitProducerIdRequest::default().with_transactional_id(Some(super::wire::text("x").into()));
+    let transactional =
+        kafka::InitProducerIdRequest::default().with_transactional_id(Some(super::wire::text("x").into()));
     let refused = connection.call(4, &transactional).await;
     assert_eq!((refused.error_code, refused.producer_id.0), (35, -1));
 }
@@ -266,7 +274,9 @@ async fn garbage_closes_its_own_connection_and_nothing_else() {
             let _ = bad.stream.read_to_end(&mut rest).await;
         }
     }
-    for opening in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\0\x01"] {
+    for opening in
+        [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\0\x01"]
+    {
         let mut bad = served.connect().await;
         bad.send(opening).await;
         assert!(bad.receive().await.is_none(), "closed without an answer");

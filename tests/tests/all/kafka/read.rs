@@ -4,7 +4,12 @@ use super::wire::{Connection, Served, bases, batch, batches, fetch, name};
 use kafka_protocol::messages as kafka;
 
 /// A fetch as each version names the topic.
-async fn fetch_in(connection: &mut Connection, version: i16, id: uuid::Uuid, mut request: kafka::FetchRequest) -> kafka::FetchResponse {
+async fn fetch_in(
+    connection: &mut Connection,
+    version: i16,
+    id: uuid::Uuid,
+    mut request: kafka::FetchRequest,
+) -> kafka::FetchResponse {
     if version < 7 {
         request.session_epoch = -1;
     }
@@ -77,10 +82,14 @@ async fn what_a_fetch_cannot_have_is_named() {
     let answer = connection.call(12, &fetch("unknown", &[(0, 0)], 1 << 20, 1 << 20)).await;
     assert_eq!(answer.responses[0].partitions[0].error_code, 3);
     // The good partition of the request is read all the same, in its place, and nobody waits.
-    let beside = fetch("t", &[(9, 0), (0, 0), (-1, 0)], 1 << 20, 1 << 20).with_max_wait_ms(600_000).with_min_bytes(1 << 20);
+    let beside =
+        fetch("t", &[(9, 0), (0, 0), (-1, 0)], 1 << 20, 1 << 20).with_max_wait_ms(600_000).with_min_bytes(1 << 20);
     let answer = connection.call(12, &beside).await;
-    let codes: Vec<_> =
-        answer.responses[0].partitions.iter().map(|data| (data.partition_index, data.error_code, bases(data))).collect();
+    let codes: Vec<_> = answer.responses[0]
+        .partitions
+        .iter()
+        .map(|data| (data.partition_index, data.error_code, bases(data)))
+        .collect();
     assert_eq!(codes, [(9, 3, vec![]), (0, 0, vec![0]), (-1, 3, vec![])]);
     let answer =
         fetch_in(&mut connection, 13, uuid::Uuid::from_u128(77), fetch("t", &[(0, 0)], 1 << 20, 1 << 20)).await;
@@ -111,8 +120,9 @@ async fn a_long_poll_ends_with_the_first_record() {
 
 async fn offset_of(connection: &mut Connection, version: i16, topic: &str, timestamp: i64) -> (i16, i64, i64) {
     let partition = kafka::list_offsets_request::ListOffsetsPartition::default().with_timestamp(timestamp);
-    let asked =
-        kafka::list_offsets_request::ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let asked = kafka::list_offsets_request::ListOffsetsTopic::default()
+        .with_name(name(topic))
+        .with_partitions(vec![partition]);
     let request = kafka::ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![asked]);
     let answer = connection.call(version, &request).await;
     let found = &answer.topics[0].partitions[0];
@@ -137,7 +147,11 @@ async fn offsets_are_found_by_time() {
         for (time, expected) in
             [(2, (0, 0, 2)), (3, (0, 1, 4)), (4, (0, 1, 4)), (7, (0, 3, 8)), (8, (0, 3, 8)), (9, none)]
         {
-            assert_eq!(offset_of(&mut connection, version, "even", time).await, expected, "{time} in version {version}");
+            assert_eq!(
+                offset_of(&mut connection, version, "even", time).await,
+                expected,
+                "{time} in version {version}"
+            );
         }
         assert_eq!(offset_of(&mut connection, version, "even", -2).await, (0, 0, -1));
         assert_eq!(offset_of(&mut connection, version, "even", -1).await, (0, 4, -1));

@@ -4,9 +4,9 @@ use super::wire::{Connection, Served, name, text};
 use kafka_protocol::messages as kafka;
 
 async fn describe(connection: &mut Connection, version: i16, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
-    let asked = topics.iter().map(|&topic| {
-        kafka::metadata_request::MetadataRequestTopic::default().with_name(Some(name(topic)))
-    });
+    let asked = topics
+        .iter()
+        .map(|&topic| kafka::metadata_request::MetadataRequestTopic::default().with_name(Some(name(topic))));
     let request = kafka::MetadataRequest::default()
         .with_topics(Some(asked.collect()))
         .with_allow_auto_topic_creation(version < 4 || create);
@@ -49,7 +49,10 @@ async fn metadata_names_the_cluster_and_finds_topics_by_id() {
         let topic = &answer.topics[0];
         assert!(topic.partitions.iter().map(|part| part.partition_index).eq(0..3));
         for part in &topic.partitions {
-            assert_eq!((part.error_code, part.leader_id, part.isr_nodes.as_slice()), (0, broker.node_id, &[broker.node_id][..]));
+            assert_eq!(
+                (part.error_code, part.leader_id, part.isr_nodes.as_slice()),
+                (0, broker.node_id, &[broker.node_id][..])
+            );
             assert!(part.offline_replicas.is_empty());
         }
         assert_eq!(topic.topic_id.is_nil(), version < 10, "version {version}");
@@ -101,7 +104,8 @@ async fn each_topic_is_created_or_refused_alone() {
         }
         let again = connection.call(version, &request).await;
         assert_eq!(again.topics[0].error_code, 36);
-        let dry = kafka::CreateTopicsRequest::default().with_topics(vec![new_topic("dry", 1, 1)]).with_validate_only(true);
+        let dry =
+            kafka::CreateTopicsRequest::default().with_topics(vec![new_topic("dry", 1, 1)]).with_validate_only(true);
         assert_eq!(connection.call(version, &dry).await.topics[0].error_code, 0);
         assert_eq!(describe(&mut connection, 12, &["dry"], false).await, [(3, 0)], "only checked");
     }

@@ -128,21 +128,26 @@ pub(super) fn produce(acks: i16, topic: &str, partitions: &[(i32, Bytes)]) -> ka
     let data = partitions.iter().map(|(index, records)| {
         kafka::produce_request::PartitionProduceData::default().with_index(*index).with_records(Some(records.clone()))
     });
-    let data = kafka::produce_request::TopicProduceData::default()
-        .with_name(name(topic))
-        .with_partition_data(data.collect());
+    let data =
+        kafka::produce_request::TopicProduceData::default().with_name(name(topic)).with_partition_data(data.collect());
     kafka::ProduceRequest::default().with_acks(acks).with_timeout_ms(10_000).with_topic_data(vec![data])
 }
 
 /// A fetch by name, for versions up to 12.
-pub(super) fn fetch(topic: &str, partitions: &[(i32, i64)], bytes_max: i32, partition_bytes_max: i32) -> kafka::FetchRequest {
+pub(super) fn fetch(
+    topic: &str,
+    partitions: &[(i32, i64)],
+    bytes_max: i32,
+    partition_bytes_max: i32,
+) -> kafka::FetchRequest {
     let partitions = partitions.iter().map(|&(partition, offset)| {
         kafka::fetch_request::FetchPartition::default()
             .with_partition(partition)
             .with_fetch_offset(offset)
             .with_partition_max_bytes(partition_bytes_max)
     });
-    let topic = kafka::fetch_request::FetchTopic::default().with_topic(name(topic)).with_partitions(partitions.collect());
+    let topic =
+        kafka::fetch_request::FetchTopic::default().with_topic(name(topic)).with_partitions(partitions.collect());
     kafka::FetchRequest::default().with_max_bytes(bytes_max).with_session_epoch(-1).with_topics(vec![topic])
 }
 

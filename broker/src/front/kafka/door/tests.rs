@@ -5,9 +5,7 @@ use super::super::metadata::{MetadataBroker, MetadataPartition, MetadataResponse
 use super::super::offsets::{ListOffsetsResponse, ListedPartition, ListedTopic};
 use super::super::produce::{ProduceResponse, ProducedPartition, ProducedTopic, RecordError};
 use super::super::producers::InitProducerIdResponse;
-use super::super::topics::{
-    CreateTopicsResponse, CreatedConfig, CreatedTopic, DeleteTopicsResponse, DeletedTopic,
-};
+use super::super::topics::{CreateTopicsResponse, CreatedConfig, CreatedTopic, DeleteTopicsResponse, DeletedTopic};
 use super::super::wire::Batches;
 use super::*;
 use bytes::{Buf, Bytes};
@@ -156,8 +154,7 @@ fn metadata_is_read() {
         isr: vec![2],
         offline_replicas: vec![4],
     };
-    let topic =
-        MetadataTopic { name: some("t"), id: ID, partitions: vec![partition], ..Default::default() };
+    let topic = MetadataTopic { name: some("t"), id: ID, partitions: vec![partition], ..Default::default() };
     let broker = MetadataBroker { node_id: 2, host: "h".to_owned(), port: 9092, rack: some("r") };
     let answer = MetadataResponse {
         throttle_time_ms: 1,

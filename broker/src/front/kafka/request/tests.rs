@@ -46,7 +46,11 @@ fn check<T: Encodable + HeaderVersion>(api: Api, body: impl Fn(i16) -> T, seen: 
         assert_eq!(request.client_id.as_deref(), Some("tester"));
         seen(version, request.body);
         for cut in 0..bytes.len() {
-            assert!(decode(bytes.slice(..cut)).is_err(), "{api:?} {version} is decoded from {cut} of {} bytes", bytes.len());
+            assert!(
+                decode(bytes.slice(..cut)).is_err(),
+                "{api:?} {version} is decoded from {cut} of {} bytes",
+                bytes.len()
+            );
         }
     }
 }
@@ -158,7 +162,10 @@ fn fetch_is_read() {
         assert_eq!((partition.index, partition.fetch_offset, partition.partition_max_bytes), (2, 77, 4096));
         assert_eq!(partition.current_leader_epoch, if version >= 9 { 6 } else { -1 });
         assert_eq!(partition.last_fetched_epoch, if version >= 12 { 5 } else { -1 });
-        assert_eq!(request.forgotten_topics.first().map(|old| old.partitions.clone()), (version >= 7).then(|| vec![1, 2]));
+        assert_eq!(
+            request.forgotten_topics.first().map(|old| old.partitions.clone()),
+            (version >= 7).then(|| vec![1, 2])
+        );
         assert_eq!(request.rack_id, if version >= 11 { "rack" } else { "" });
     });
 }
@@ -220,7 +227,8 @@ fn metadata_is_read() {
     });
     for version in 1..=13 {
         let all = theirs::MetadataRequest::default().with_topics(None);
-        let Body::Metadata(request) = decode_request(frame(Api::Metadata, version, &all)).expect("well formed").body else {
+        let Body::Metadata(request) = decode_request(frame(Api::Metadata, version, &all)).expect("well formed").body
+        else {
             panic!("not Metadata")
         };
         assert!(request.topics.is_none(), "version {version}: null asks for all topics");
@@ -293,9 +301,8 @@ fn delete_topics_is_read() {
 #[test]
 fn init_producer_id_is_read() {
     let body = |version: i16| {
-        let request = theirs::InitProducerIdRequest::default()
-            .with_transactional_id(None)
-            .with_transaction_timeout_ms(60_000);
+        let request =
+            theirs::InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(60_000);
         if version < 3 { request } else { request.with_producer_id(5.into()).with_producer_epoch(6) }
     };
     check(Api::InitProducerId, body, |version, body| {
