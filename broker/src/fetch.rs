@@ -6,6 +6,7 @@ use crate::api::{AbortedTxn, ApiError, FetchPartition, FetchRequest, FetchedPart
 use crate::broker::Broker;
 use crate::clock;
 use crate::partitions::view::{PartitionView, ViewReceiver};
+use crate::refusals::{end_not_proven, not_leader, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
@@ -202,25 +203,6 @@ fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
         ErrorCode::OffsetOutOfRange,
         format!("offset {offset} is outside the log, which holds {} to {}", visible.log_start, visible.hw),
     ))
-}
-
-pub(crate) fn not_leader() -> ApiError {
-    ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker does not lead the partition; refresh the metadata")
-}
-
-pub(crate) fn end_not_proven() -> ApiError {
-    ApiError::new(ErrorCode::OffsetNotAvailable, "the new leader has not proven the end of the log yet; retry")
-}
-
-pub(crate) fn storage_error(error: &(dyn std::error::Error + 'static)) -> ApiError {
-    let mut message = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        message.push_str(": ");
-        message.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    ApiError::new(ErrorCode::KafkaStorageError, message)
 }
 
 fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> FetchedPartition {

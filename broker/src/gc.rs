@@ -55,7 +55,7 @@ impl Collector {
                 _ = tick.tick() => {}
             }
             if let Err(error) = self.collect().await {
-                tracing::warn!(error = %crate::fetch::storage_error(&error).message, "garbage collection stopped; it goes on later");
+                tracing::warn!(error = %crate::refusals::storage_error(&error).message, "garbage collection stopped; it goes on later");
             }
         }
     }

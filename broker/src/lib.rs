@@ -15,6 +15,7 @@ mod office;
 mod offsets;
 mod partitions;
 mod producer_ids;
+mod refusals;
 pub mod server;
 mod session;
 mod tier;

@@ -4,8 +4,8 @@
 
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
-use crate::fetch::{end_not_proven, not_leader, storage_error};
 use crate::partitions::view::PartitionView;
+use crate::refusals::{end_not_proven, not_leader, storage_error};
 use crate::tiered::larger;
 use crate::wal::TailEntry;
 use millpond_core::replica::Visible;

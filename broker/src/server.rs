@@ -368,7 +368,7 @@ impl Broker {
                 Ok(found) => break found,
                 // The bucket may be away for a while; a broker that waits is not ready, and not dead (case S1).
                 Err(error @ RecoveryError::Tiered { .. }) => {
-                    tracing::warn!(error = %crate::fetch::storage_error(&error).message, "trying again");
+                    tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
                     tokio::time::sleep(inner.config.tier_interval).await;
                 }
                 Err(error) => return Err(StartError::Recovery(error.to_string())),

@@ -258,7 +258,7 @@ impl Tierer {
         let committed = match outcome {
             Ok(uploaded) => self.commit_upload(uploaded).await.map_err(|error| error.to_string()),
             Err(UploadError::Moved { .. }) => return,
-            Err(error) => Err(crate::fetch::storage_error(&error).message),
+            Err(error) => Err(crate::refusals::storage_error(&error).message),
         };
         match committed {
             Ok(()) => {
@@ -351,7 +351,7 @@ impl Tierer {
     }
 
     async fn delete_records(&mut self, partition: PartitionId, before: Option<Offset>) -> Result<Offset, ApiError> {
-        let Some(led) = self.state.led.get(&partition) else { return Err(crate::fetch::not_leader()) };
+        let Some(led) = self.state.led.get(&partition) else { return Err(crate::refusals::not_leader()) };
         let PartitionView { visible, .. } = led.view.borrow().clone();
         let to = before.unwrap_or(visible.hw);
         if to > visible.hw {
@@ -361,10 +361,10 @@ impl Tierer {
         if to <= led.root.log_start {
             return Ok(led.root.log_start);
         }
-        self.move_log_start(partition, to).await.map_err(|error| crate::fetch::storage_error(&error))?;
+        self.move_log_start(partition, to).await.map_err(|error| crate::refusals::storage_error(&error))?;
         match self.state.led.get(&partition) {
             Some(led) => Ok(led.root.log_start),
-            None => Err(crate::fetch::not_leader()),
+            None => Err(crate::refusals::not_leader()),
         }
     }
 

@@ -3,9 +3,8 @@
 //! It owns the order and the pace of writes, since foyer drops what comes faster than its buffer drains. It never fails a read.
 
 use crate::counters::{Counters, add};
-use crate::memory::Entry;
 use crate::options::DiskOptions;
-use crate::page::{Page, PageKey};
+use crate::page::{Entry, Page, PageKey};
 use foyer::{BlockEngineConfig, DeviceBuilder, FsDeviceBuilder, HybridCache, HybridCacheProperties};
 use std::fs::{self, File, TryLockError};
 use std::io;

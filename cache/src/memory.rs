@@ -6,15 +6,13 @@
 use crate::counters::{Counters, add};
 use crate::disk::{Disk, DiskSettings};
 use crate::options::CacheOptions;
-use crate::page::{Geometry, Object, Page, PageKey};
+use crate::page::{Entry, Geometry, Object, Page, PageKey};
 use foyer::{
     CacheBuilder, Event, EventListener, HybridCache, HybridCacheBuilder, HybridCachePolicy, HybridCacheProperties,
     Load, LruConfig,
 };
 use std::sync::Arc;
 
-/// A page held in memory; while it is held it is not evicted.
-pub(crate) type Entry = foyer::HybridCacheEntry<PageKey, Page>;
 type Window = foyer::Cache<PageKey, Page, foyer::DefaultHasher, HybridCacheProperties>;
 
 /// Bytes of bookkeeping per page, roughly: key, hash table slot, record.

@@ -36,6 +36,9 @@ pub(crate) struct Page {
     crc: u32,
 }
 
+/// A page held in memory; while it is held it is not evicted.
+pub(crate) type Entry = foyer::HybridCacheEntry<PageKey, Page>;
+
 impl Page {
     /// Takes bytes that share their allocation with nothing else, else the memory budget would not hold.
     pub(crate) fn new(bytes: Bytes) -> Page {

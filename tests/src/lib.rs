@@ -3,4 +3,5 @@
 
 pub mod broker;
 pub mod process;
+pub mod s3;
 pub mod tools;

@@ -8,9 +8,12 @@ use millpond_sdk::{
     StartAt, TopicPartition,
 };
 use millpond_tests::broker::{TestBroker, config};
+use millpond_tests::s3::S3;
+use millpond_tests::tools::skip;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
+use object_store::prefix::PrefixStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +32,21 @@ async fn what_was_published_is_replayed_byte_for_byte_after_upload_trim_and_rest
     let dir = tempfile::tempdir().expect("a temporary folder");
     whole_path(Arc::new(LocalFileSystem::new_with_prefix(dir.path()).expect("the folder exists").with_fsync(true)))
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_published_is_replayed_byte_for_byte_after_upload_trim_and_restart_over_an_s3_server_that_misbehaves()
+{
+    let test =
+        "what_was_published_is_replayed_byte_for_byte_after_upload_trim_and_restart_over_an_s3_server_that_misbehaves";
+    let s3 = match S3::start().await {
+        Ok(s3) => s3,
+        Err(why) => return skip(test, &why),
+    };
+    whole_path(Arc::new(PrefixStore::new(s3.bucket(), "calm"))).await;
+    let seed = rand::random();
+    println!("SEED={seed}");
+    whole_path(Arc::new(PrefixStore::new(s3.faulty_bucket(seed).await, "faulty"))).await;
 }
 
 async fn whole_path(objects: Arc<dyn ObjectStore>) {
