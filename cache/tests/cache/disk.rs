@@ -97,6 +97,22 @@ async fn uploaded_object_survives_a_restart_on_disk_and_a_scan_does_not_go_there
     assert_eq!(store.take_gets().len(), 1);
 }
 
+/// More pages at once than the writer's buffer holds: none may be lost on the way.
+#[tokio::test]
+async fn large_upload_reaches_the_disk_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Script::in_memory();
+    let (object, contents) = store.object("large", 2000 * PAGE as usize).await;
+    let mut options = with_disk(dir.path());
+    options.disk.as_mut().unwrap().bytes = 64 << 20;
+    let cache = open(options.clone(), &store).await;
+    cache.insert(&object, &contents).await;
+    cache.close().await;
+    let cache = open(options, &store).await;
+    assert!(read(&cache, &object).await == contents);
+    assert_eq!((cache.counters().gets, cache.counters().disk_hits), (0, 2000));
+}
+
 #[tokio::test]
 async fn flipped_byte_on_disk_is_dropped_and_fetched_again() {
     let dir = tempfile::tempdir().unwrap();
