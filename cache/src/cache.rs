@@ -2,10 +2,11 @@
 
 use crate::ahead::{Access, ReadAhead, Windows};
 use crate::counters::{CounterValues, Counters, add};
-use crate::error::{CacheError, InvalidOptions};
+use crate::error::CacheError;
 use crate::fetch::Fetcher;
 use crate::flight::{Flights, Joined, arrival, overdue};
 use crate::memory::Memory;
+use crate::options::InvalidOptions;
 use crate::options::{CacheOptions, SCAN_START_BYTES};
 use crate::page::{Geometry, Object, Page, PageKey};
 use bytes::{Bytes, BytesMut};

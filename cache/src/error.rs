@@ -4,16 +4,6 @@ use crate::page::Object;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A setting that cannot work.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cache setting `{setting}` {reason}")]
-pub struct InvalidOptions {
-    /// Its name.
-    pub setting: &'static str,
-    /// What is wrong with it.
-    pub reason: &'static str,
-}
-
 /// Why a read failed. Reads change nothing, so each may be tried again; `is_retriable` says where that can help.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CacheError {

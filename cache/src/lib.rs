@@ -17,7 +17,7 @@ mod reader;
 
 pub use cache::{Cache, Hint};
 pub use counters::CounterValues;
-pub use error::{CacheError, Fault, InvalidOptions};
-pub use options::{CacheOptions, DiskOptions};
+pub use error::{CacheError, Fault};
+pub use options::{CacheOptions, DiskOptions, InvalidOptions};
 pub use page::Object;
 pub use reader::Reader;

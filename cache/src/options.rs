@@ -1,6 +1,5 @@
 //! Settings of the cache, with their defaults and the limits they are checked against. Plain data; it opens nothing.
 
-use crate::error::InvalidOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +55,16 @@ pub struct DiskOptions {
     pub dir: PathBuf,
     /// Most bytes on disk. 0 turns the disk part off.
     pub bytes: u64,
+}
+
+/// A setting that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cache setting `{setting}` {reason}")]
+pub struct InvalidOptions {
+    /// Its name.
+    pub setting: &'static str,
+    /// What is wrong with it.
+    pub reason: &'static str,
 }
 
 impl CacheOptions {

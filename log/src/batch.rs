@@ -2,12 +2,26 @@
 //!
 //! A batch is never re-encoded: placing it in a partition patches the header, which is held apart from the shared records.
 
+mod admit;
+mod builder;
+mod error;
+mod layout;
+mod records;
+
+pub use admit::{Admitted, ProduceRules};
+pub use builder::{BatchBuilder, NewRecord};
+pub use error::BatchError;
+pub use records::{Header, Record, Records};
+
 use crate::codec::Codec;
 use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use crate::limits::BATCH_HEADER_BYTES;
 use bytes::{BufMut, Bytes};
+use layout::{LEN_COUNTS_FROM, MAGIC, attribute};
 
 /// One record batch: the header owned, so that it can be patched; the records shared with whoever received them.
+///
+/// Lengths, magic, offsets and counts are in range from `take` on, so that no accessor can fail; the rest is what `admit` checks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Batch {
     head: [u8; BATCH_HEADER_BYTES],
@@ -21,7 +35,7 @@ pub struct ProducerStamp {
     pub id: ProducerId,
     /// Which instance of it.
     pub epoch: ProducerEpoch,
-    /// Sequence number of the first record; wraps at `i32::MAX` to 0.
+    /// Sequence number of the first record; wraps at `i32::MAX` to 0. -1 in control batches, which have none.
     pub base_sequence: i32,
 }
 
@@ -35,228 +49,236 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// Why bytes are no batch, or a batch is not acceptable. Each maps to one of Kafka's error codes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BatchError {
-    /// The bytes end inside the batch.
-    #[error("batch is cut: {have} of {need} bytes")]
-    Cut {
-        /// Bytes needed.
-        need: usize,
-        /// Bytes there.
-        have: usize,
-    },
-    /// Header or records contradict themselves or the format.
-    #[error("malformed batch: {0}")]
-    Malformed(&'static str),
-    /// The CRC-32C does not match, or a compressed stream is damaged.
-    #[error("corrupt batch: {0}")]
-    Corrupt(&'static str),
-    /// Larger than the topic's `max.message.bytes`.
-    #[error("batch of {size} bytes is over max.message.bytes={max}; send smaller batches or raise the topic's limit")]
-    TooLarge {
-        /// Size of the batch in bytes, as received.
-        size: usize,
-        /// The limit.
-        max: u32,
-    },
-    /// Decompresses to more than the bound.
-    #[error("records decompress to more than {max} bytes")]
-    InflatedTooLarge {
-        /// The bound.
-        max: usize,
-    },
-    /// A timestamp outside the topic's bounds.
-    #[error("timestamp {timestamp} is outside what the topic accepts (message.timestamp.before.max.ms, after.max.ms)")]
-    Timestamp {
-        /// The offending timestamp.
-        timestamp: i64,
-    },
-    /// Magic 0 or 1: older than batch v2.
-    #[error("message format {0} is not supported; use a client that writes record batch v2")]
-    OldFormat(i8),
-}
-
-impl BatchError {
-    /// The code a client gets.
-    #[must_use]
-    pub fn code(&self) -> crate::ErrorCode { todo!() }
-}
-
-/// What a partition asks of a batch beyond being well formed.
-#[derive(Clone, Copy, Debug)]
-pub struct ProduceRules {
-    /// `max.message.bytes`, compared with the batch as received (compressed).
-    pub batch_bytes_max: u32,
-    /// Keyless records are refused.
-    pub compacted: bool,
-    /// `message.timestamp.type`; with `LogAppendTime` the timestamp bounds do not apply.
-    pub timestamp_type: TimestampType,
-    /// `message.timestamp.before.max.ms`.
-    pub timestamp_before_max_ms: i64,
-    /// `message.timestamp.after.max.ms`.
-    pub timestamp_after_max_ms: i64,
-    /// The broker's wall clock.
-    pub now: TimestampMs,
-    /// `compression.type` unless `producer`: a batch of another codec is re-encoded.
-    pub codec: Option<Codec>,
-}
-
 impl Batch {
     /// Takes the first whole batch off `buf`, sharing its bytes. `Ok(None)` when `buf` is empty.
     ///
-    /// Checks lengths and magic only.
+    /// Checks lengths, magic, and that offsets and counts are in range; neither CRC nor records. On error `buf` is unchanged.
+    ///
     /// # Errors
     /// `Cut` when `buf` ends inside the batch; `Malformed` or `OldFormat` when the header is no batch header.
-    pub fn take(buf: &mut Bytes) -> Result<Option<Batch>, BatchError> { let _ = buf; todo!() }
+    pub fn take(buf: &mut Bytes) -> Result<Option<Batch>, BatchError> {
+        if buf.is_empty() {
+            return Ok(None);
+        }
+        // Messages older than v2 are shorter than its header, but have their magic at the same place.
+        match buf.get(layout::MAGIC_AT).map(|&byte| byte.cast_signed()) {
+            None => return Err(BatchError::Cut { need: BATCH_HEADER_BYTES, have: buf.len() }),
+            Some(MAGIC) => {}
+            Some(old @ (0 | 1)) => return Err(BatchError::OldFormat(old)),
+            Some(_) => return Err(BatchError::Malformed("unknown magic")),
+        }
+        let Some(head) = buf.first_chunk::<BATCH_HEADER_BYTES>() else {
+            return Err(BatchError::Cut { need: BATCH_HEADER_BYTES, have: buf.len() });
+        };
+        let len = usize::try_from(layout::LEN.get(head)).map_err(|_| BatchError::Malformed("negative length"))?;
+        let size = len.saturating_add(LEN_COUNTS_FROM);
+        if size < BATCH_HEADER_BYTES {
+            return Err(BatchError::Malformed("length shorter than the header"));
+        }
+        check_ranges(head)?;
+        if buf.len() < size {
+            return Err(BatchError::Cut { need: size, have: buf.len() });
+        }
+        let head = *head;
+        let records = buf.split_to(size).slice(BATCH_HEADER_BYTES..);
+        Ok(Some(Batch { head, records }))
+    }
+
     /// Size in bytes, header included.
     #[must_use]
-    pub fn size(&self) -> usize { BATCH_HEADER_BYTES + self.records.len() }
+    pub fn size(&self) -> usize {
+        BATCH_HEADER_BYTES + self.records.len()
+    }
+
     /// The header's bytes.
     #[must_use]
-    pub fn head(&self) -> &[u8; BATCH_HEADER_BYTES] { &self.head }
+    pub fn head(&self) -> &[u8; BATCH_HEADER_BYTES] {
+        &self.head
+    }
+
     /// The records' bytes, compressed as the producer compressed them.
     #[must_use]
-    pub fn records_bytes(&self) -> &Bytes { &self.records }
+    pub fn records_bytes(&self) -> &Bytes {
+        &self.records
+    }
+
     /// Appends the whole batch to `out`.
-    pub fn put(&self, out: &mut impl BufMut) { out.put_slice(&self.head); out.put_slice(&self.records); }
+    pub fn put(&self, out: &mut impl BufMut) {
+        out.put_slice(&self.head);
+        out.put_slice(&self.records);
+    }
+
     /// Offset of the first record.
     #[must_use]
-    pub fn base_offset(&self) -> Offset { todo!() }
+    pub fn base_offset(&self) -> Offset {
+        Offset(layout::BASE_OFFSET.get(&self.head).cast_unsigned())
+    }
+
     /// Offset after the last record (`base + last offset delta + 1`): holes made by compaction count.
     #[must_use]
-    pub fn end_offset(&self) -> Offset { todo!() }
-    /// Leader epoch it was appended in.
+    pub fn end_offset(&self) -> Offset {
+        self.base_offset().plus(u64::from(self.offset_span()))
+    }
+
+    /// Leader epoch it was appended in; `u32::MAX`, Kafka's -1, before it was placed.
     #[must_use]
-    pub fn leader_epoch(&self) -> LeaderEpoch { todo!() }
+    pub fn leader_epoch(&self) -> LeaderEpoch {
+        LeaderEpoch(layout::LEADER_EPOCH.get(&self.head).cast_unsigned())
+    }
+
     /// Records in it.
     #[must_use]
-    pub fn record_count(&self) -> u32 { todo!() }
+    pub fn record_count(&self) -> u32 {
+        layout::RECORD_COUNT.get(&self.head).cast_unsigned()
+    }
+
     /// Offsets it spans: last offset delta + 1.
     #[must_use]
-    pub fn offset_span(&self) -> u32 { todo!() }
+    pub fn offset_span(&self) -> u32 {
+        layout::LAST_OFFSET_DELTA.get(&self.head).cast_unsigned().wrapping_add(1)
+    }
+
     /// The codec of its records; `None` if the bits name none.
     #[must_use]
-    pub fn codec(&self) -> Option<Codec> { todo!() }
+    pub fn codec(&self) -> Option<Codec> {
+        Codec::from_bits(self.attributes() & attribute::CODEC)
+    }
+
     /// Which clock its timestamps come from.
     #[must_use]
-    pub fn timestamp_type(&self) -> TimestampType { todo!() }
+    pub fn timestamp_type(&self) -> TimestampType {
+        match self.attributes() & attribute::LOG_APPEND_TIME {
+            0 => TimestampType::CreateTime,
+            _ => TimestampType::LogAppendTime,
+        }
+    }
+
     /// Base timestamp.
     #[must_use]
-    pub fn base_timestamp(&self) -> TimestampMs { todo!() }
-    /// Largest timestamp, as the producer (or the broker's stamp) says.
+    pub fn base_timestamp(&self) -> TimestampMs {
+        TimestampMs(layout::BASE_TIMESTAMP.get(&self.head))
+    }
+
+    /// Largest timestamp as the header says: the broker's stamp, or what the producer took for it; base timestamp if unset (-1).
+    ///
+    /// Producers are not held to it, so records may be later: `latest_timestamp` is what an index may rely on.
     #[must_use]
-    pub fn max_timestamp(&self) -> TimestampMs { todo!() }
+    pub fn max_timestamp(&self) -> TimestampMs {
+        match layout::MAX_TIMESTAMP.get(&self.head) {
+            -1 => self.base_timestamp(),
+            max => TimestampMs(max),
+        }
+    }
+
     /// Attribute bit 5.
     #[must_use]
-    pub fn is_control(&self) -> bool { todo!() }
+    pub fn is_control(&self) -> bool {
+        self.attributes() & attribute::CONTROL != 0
+    }
+
     /// Attribute bit 4.
     #[must_use]
-    pub fn is_transactional(&self) -> bool { todo!() }
+    pub fn is_transactional(&self) -> bool {
+        self.attributes() & attribute::TRANSACTIONAL != 0
+    }
+
     /// Producer fields, if it has a producer id.
     #[must_use]
-    pub fn producer(&self) -> Option<ProducerStamp> { todo!() }
+    pub fn producer(&self) -> Option<ProducerStamp> {
+        let id = u64::try_from(layout::PRODUCER_ID.get(&self.head)).ok()?;
+        let epoch = u16::try_from(layout::PRODUCER_EPOCH.get(&self.head)).ok()?;
+        let base_sequence = layout::BASE_SEQUENCE.get(&self.head);
+        Some(ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence })
+    }
+
     /// CRC-32C as stored.
     #[must_use]
-    pub fn crc(&self) -> u32 { todo!() }
+    pub fn crc(&self) -> u32 {
+        layout::CRC.get(&self.head).cast_unsigned()
+    }
+
     /// Whether the stored CRC matches the bytes (rule R13).
     ///
     /// # Errors
     /// `Corrupt`.
-    pub fn verify_crc(&self) -> Result<(), BatchError> { todo!() }
+    pub fn verify_crc(&self) -> Result<(), BatchError> {
+        let computed = crc32c::crc32c_append(crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]), &self.records);
+        if computed == self.crc() { Ok(()) } else { Err(BatchError::Corrupt("CRC mismatch")) }
+    }
+
     /// Puts the batch at its place in the log: base offset and leader epoch, neither of which the CRC covers.
-    pub fn place(&mut self, base: Offset, epoch: LeaderEpoch) { let _ = (base, epoch); todo!() }
+    ///
+    /// Panics past 2^63 offsets or 2^31 epochs, which Kafka's wire cannot carry.
+    pub fn place(&mut self, base: Offset, epoch: LeaderEpoch) {
+        let last = base.plus(u64::from(self.offset_span()));
+        assert!(i64::try_from(last.0).is_ok(), "offsets stay below 2^63");
+        assert!(i32::try_from(epoch.0).is_ok(), "leader epochs stay below 2^31");
+        layout::BASE_OFFSET.set(&mut self.head, base.0.cast_signed());
+        layout::LEADER_EPOCH.set(&mut self.head, epoch.0.cast_signed());
+    }
+
     /// Stamps the broker's append time (`LogAppendTime`): type bit, max timestamp, and the CRC, which then changes.
-    pub fn stamp_append_time(&mut self, now: TimestampMs) { let _ = now; todo!() }
-    /// Checks the batch in full, down to each record, so that nothing poisonous is ever stored.
+    pub fn stamp_append_time(&mut self, now: TimestampMs) {
+        let attributes = self.attributes() | attribute::LOG_APPEND_TIME;
+        self.patch(|head| {
+            layout::ATTRIBUTES.set(head, attributes.cast_signed());
+            layout::MAX_TIMESTAMP.set(head, now.0);
+        });
+    }
+
+    fn attributes(&self) -> u16 {
+        layout::ATTRIBUTES.get(&self.head).cast_unsigned()
+    }
+
+    /// Changes header fields that the CRC covers, and the CRC with them.
     ///
-    /// Returns the batch to append: the same one, or re-encoded where `rules.codec` asks for another codec.
-    /// # Errors
-    /// Every `BatchError`; nothing was changed.
-    pub fn admit(self, rules: &ProduceRules) -> Result<Batch, BatchError> { let _ = rules; todo!() }
-    /// Its records in order, decompressed within the bound of `limits`.
-    ///
-    /// # Errors
-    /// As `Codec::decompress`; each record may be `Malformed`.
-    pub fn records(&self) -> Result<Records, BatchError> { todo!() }
+    /// The CRC is linear: it moves by the CRC of the change. The records are not read again, so damage to them since the CRC
+    /// was made stays visible, where a CRC made anew would bless it (rule R13).
+    fn patch(&mut self, change: impl FnOnce(&mut [u8; BATCH_HEADER_BYTES])) {
+        let before = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
+        change(&mut self.head);
+        let after = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
+        let moved = crc32c::crc32c_combine(before ^ after, 0, self.records.len());
+        let crc = self.crc() ^ moved;
+        layout::CRC.set(&mut self.head, crc.cast_signed());
+    }
+}
+
+/// Offsets and counts that no batch in a log can have would make every later sum a trap.
+fn check_ranges(head: &[u8; BATCH_HEADER_BYTES]) -> Result<(), BatchError> {
+    let base = layout::BASE_OFFSET.get(head);
+    if base < 0 {
+        return Err(BatchError::Malformed("negative base offset"));
+    }
+    let last_delta = layout::LAST_OFFSET_DELTA.get(head);
+    if last_delta < 0 {
+        return Err(BatchError::Malformed("negative last offset delta"));
+    }
+    if base.checked_add(i64::from(last_delta) + 1).is_none() {
+        return Err(BatchError::Malformed("offsets past 2^63"));
+    }
+    if layout::RECORD_COUNT.get(head) < 0 {
+        return Err(BatchError::Malformed("negative record count"));
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Batch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("Batch") }
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("offsets", &(self.base_offset().0..self.end_offset().0))
+            .field("epoch", &self.leader_epoch())
+            .field("records", &self.record_count())
+            .field("size", &self.size())
+            .field("codec", &self.codec())
+            .field("max_timestamp", &self.max_timestamp())
+            .field("producer", &self.producer())
+            .field("control", &self.is_control())
+            .field("transactional", &self.is_transactional())
+            .field("crc", &format_args!("{:08x}", self.crc()))
+            .finish()
+    }
 }
 
-/// Iterator over the records of one batch. Ends after the first error.
-pub struct Records {}
-
-impl Iterator for Records {
-    type Item = Result<Record, BatchError>;
-    fn next(&mut self) -> Option<Self::Item> { todo!() }
-}
-
-/// One record, sharing the bytes of its (decompressed) batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Offset in the partition.
-    pub offset: Offset,
-    /// Its time; the batch's max timestamp under `LogAppendTime`.
-    pub timestamp: TimestampMs,
-    /// Key; null and empty differ.
-    pub key: Option<Bytes>,
-    /// Value; null (a tombstone) and empty differ.
-    pub value: Option<Bytes>,
-    /// Headers in order, duplicates kept. Names may be empty, values may be null.
-    pub headers: Vec<Header>,
-}
-
-/// One header of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Name; UTF-8 by convention, not enforced.
-    pub name: Bytes,
-    /// Value; null and empty differ.
-    pub value: Option<Bytes>,
-}
-
-/// Encodes records into one batch, base offset 0. Offsets are dense.
-pub struct BatchBuilder {}
-
-/// Fields of a record to encode.
-#[derive(Clone, Copy, Debug)]
-pub struct NewRecord<'a> {
-    /// Its time.
-    pub timestamp: TimestampMs,
-    /// Key, or null.
-    pub key: Option<&'a [u8]>,
-    /// Value, or null.
-    pub value: Option<&'a [u8]>,
-    /// Headers, in order.
-    pub headers: &'a [Header],
-}
-
-impl BatchBuilder {
-    /// An empty builder.
-    #[must_use]
-    pub fn new(codec: Codec) -> BatchBuilder { let _ = codec; todo!() }
-    /// Marks the batch as an idempotent producer's.
-    #[must_use]
-    pub fn producer(self, stamp: ProducerStamp) -> BatchBuilder { let _ = stamp; todo!() }
-    /// Marks the batch transactional.
-    #[must_use]
-    pub fn transactional(self) -> BatchBuilder { todo!() }
-    /// Adds a record; returns the batch's size so far, uncompressed, header included.
-    pub fn push(&mut self, record: NewRecord<'_>) -> usize { let _ = record; todo!() }
-    /// Records so far.
-    #[must_use]
-    pub fn len(&self) -> u32 { todo!() }
-    /// Whether nothing was pushed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool { self.len() == 0 }
-    /// Size so far in bytes, uncompressed, header included.
-    #[must_use]
-    pub fn size(&self) -> usize { todo!() }
-    /// The finished batch.
-    ///
-    /// Panics when empty: a batch has at least one record.
-    #[must_use]
-    pub fn build(self) -> Batch { todo!() }
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! What the front doors may ask of a broker, in types: requests, answers and the one error. No behaviour.
+//!
+//! A door decodes into these, calls one method of `Broker`, and encodes the answer (section 7 of the architecture).
+
+use millpond_log::{
+    Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, TimestampMs, TopicId,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Why a request, or its part for one partition, was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", code.name())]
+pub struct ApiError {
+    /// What it is, in Kafka's vocabulary.
+    pub code: ErrorCode,
+    /// What happened and what to do, for a person.
+    pub message: String,
+    /// When to come back, if the broker asks for a pause.
+    pub retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    /// An error with its message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> ApiError {
+        ApiError { code, message: message.into(), retry_after: None }
+    }
+}
+
+/// A topic, as the client named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopicRef {
+    /// By name.
+    Name(String),
+    /// By id.
+    Id(TopicId),
+}
+
+/// When a produce is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// Never: the client does not wait.
+    None,
+    /// When the leader has fsynced it.
+    Leader,
+    /// When every in-sync replica has fsynced it (rule R9).
+    All,
+}
+
+/// One batch for one partition.
+#[derive(Clone, Debug)]
+pub struct ProduceRequest {
+    /// The topic.
+    pub topic: TopicRef,
+    /// Its partition.
+    pub partition: u32,
+    /// Exactly one record batch v2, as it came.
+    pub records: bytes::Bytes,
+    /// When to answer.
+    pub acks: Acks,
+    /// How long the client waits for the commit; after it `REQUEST_TIMED_OUT`, and the batch may still commit.
+    pub timeout: Duration,
+}
+
+/// Where a batch landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Produced {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// The partition's log start offset.
+    pub log_start: Offset,
+    /// The broker's append time, under `LogAppendTime` only.
+    pub append_time: Option<TimestampMs>,
+}
+
+/// Which records a reader may see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Below the high watermark.
+    #[default]
+    ReadUncommitted,
+    /// Below the last stable offset, with the aborted transactions listed.
+    ReadCommitted,
+}
+
+/// A read from one or more partitions.
+#[derive(Clone, Debug)]
+pub struct FetchRequest {
+    /// What to read, in the order in which bytes are given out.
+    pub partitions: Vec<FetchPartition>,
+    /// Most bytes of batches in the whole answer; the first batch may exceed it.
+    pub bytes_max: usize,
+    /// Wait until this many bytes are there...
+    pub bytes_min: usize,
+    /// ...but not longer than this.
+    pub wait_max: Duration,
+    /// What may be seen.
+    pub isolation: Isolation,
+    /// The reader goes through old data once: keep the cache's hot pages.
+    pub scan: bool,
+}
+
+/// One partition of a fetch.
+#[derive(Clone, Debug)]
+pub struct FetchPartition {
+    /// The topic.
+    pub topic: TopicRef,
+    /// Its partition.
+    pub partition: u32,
+    /// First offset wanted.
+    pub offset: Offset,
+    /// Most bytes of this partition; one whole batch may exceed it if it is the answer's first.
+    pub bytes_max: usize,
+    /// The leader epoch the client knows (rule F2).
+    pub current_leader_epoch: Option<LeaderEpoch>,
+}
+
+/// The answer for one partition, in the request's order.
+#[derive(Clone, Debug)]
+pub struct FetchedPartition {
+    /// End of what is committed. 0 when the partition is unknown.
+    pub high_watermark: Offset,
+    /// End of what a `read_committed` reader sees.
+    pub last_stable: Offset,
+    /// First offset that exists.
+    pub log_start: Offset,
+    /// Whole batches in order; the first contains the wanted offset.
+    pub batches: Vec<Batch>,
+    /// Aborted transactions overlapping `batches`, by first offset; `None` unless `ReadCommitted`.
+    pub aborted: Option<Vec<AbortedTxn>>,
+    /// Why there is nothing, if that is so.
+    pub error: Option<ApiError>,
+}
+
+/// A transaction whose records a `read_committed` reader skips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTxn {
+    /// Whose.
+    pub producer: ProducerId,
+    /// Offset of its first record in the partition.
+    pub first_offset: Offset,
+}
+
+/// Which offset is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetSpec {
+    /// The log start offset (Kafka's -2).
+    Earliest,
+    /// The end: high watermark or last stable offset (Kafka's -1).
+    Latest,
+    /// The first record with the largest timestamp (Kafka's -3).
+    MaxTimestamp,
+    /// First offset in the WAL (Kafka's -4).
+    EarliestLocal,
+    /// Last offset in object storage (Kafka's -5).
+    LatestTiered,
+    /// The earliest record at or after this time.
+    AtOrAfter(TimestampMs),
+}
+
+/// An offset that was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundOffset {
+    /// The offset.
+    pub offset: Offset,
+    /// The record's time, where a record was looked for.
+    pub timestamp: Option<TimestampMs>,
+    /// Epoch of that offset, where known.
+    pub leader_epoch: Option<LeaderEpoch>,
+}
+
+/// A topic to create.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewTopic {
+    /// Name, by Kafka's rules.
+    pub name: String,
+    /// Partitions; the broker's default when `None`.
+    pub partitions: Option<u32>,
+    /// Replicas of each; the broker's default when `None`.
+    pub replication_factor: Option<u32>,
+    /// Settings by Kafka's names.
+    pub configs: BTreeMap<String, String>,
+    /// Check only.
+    pub validate_only: bool,
+}
+
+/// A topic as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDescription {
+    /// Its identity.
+    pub id: TopicId,
+    /// Its name.
+    pub name: String,
+    /// Its partitions, by index.
+    pub partitions: Vec<PartitionDescription>,
+    /// Settings that differ from the defaults.
+    pub configs: BTreeMap<String, String>,
+}
+
+/// A partition as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionDescription {
+    /// Its identity.
+    pub id: PartitionId,
+    /// Who leads it, if anyone.
+    pub leader: Option<BrokerId>,
+    /// In which epoch.
+    pub leader_epoch: LeaderEpoch,
+    /// Who holds a copy.
+    pub replicas: Vec<BrokerId>,
+    /// Whose copies are complete.
+    pub isr: Vec<BrokerId>,
+}
+
+/// State of one partition's log, for operators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionStatus {
+    /// First offset that exists.
+    pub log_start: Offset,
+    /// First offset not in object storage.
+    pub tiered_end: Offset,
+    /// End of what is committed.
+    pub high_watermark: Offset,
+    /// Log end offset.
+    pub log_end: Offset,
+    /// Bytes in the WAL.
+    pub tail_bytes: u64,
+    /// Bytes in object storage.
+    pub tiered_bytes: u64,
+}
+
+/// A broker as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerDescription {
+    /// Its id.
+    pub id: BrokerId,
+    /// Its rack, if told.
+    pub rack: Option<String>,
+    /// Where its gRPC door is, `host:port`.
+    pub grpc: String,
+    /// Where its Kafka door is, `host:port`.
+    pub kafka: String,
+    /// Where its HTTP door is, `host:port`.
+    pub http: String,
+}
+
+/// The cluster as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterDescription {
+    /// The cluster's id.
+    pub id: String,
+    /// Who places and elects.
+    pub controller: Option<BrokerId>,
+    /// Live brokers, by id.
+    pub brokers: Vec<BrokerDescription>,
+}
+
+/// A producer's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerIdentity {
+    /// Its id, unique in the cluster.
+    pub id: ProducerId,
+    /// Its epoch.
+    pub epoch: ProducerEpoch,
+}

@@ -1,0 +1,63 @@
+//! Finds what `tests/run tools` installed, and reports tests that could not run for want of it.
+//! Never installs anything, and never lets a test pass silently.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A program outside the workspace that a test drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// The script that serves S3 on a loopback port given as its only argument.
+    LocalStack,
+    /// A Python interpreter that can import `confluent_kafka`.
+    ClientPython,
+    /// The command-line Kafka client, from the distribution.
+    Kcat,
+}
+
+impl Tool {
+    /// Where the tool is.
+    ///
+    /// # Errors
+    /// Why it cannot be used. The test passes this to [`skip`] and returns.
+    pub fn find(self) -> Result<PathBuf, String> {
+        match self {
+            Tool::LocalStack => {
+                installed("localstack/bin/python").map(|_python| repository().join("localstack").join("serve"))
+            }
+            Tool::ClientPython => installed("clients/bin/python"),
+            Tool::Kcat => in_path("kcat"),
+        }
+    }
+}
+
+/// The repository's root, where these sources were when they were compiled.
+#[must_use]
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a folder of the repository")
+}
+
+/// Prints that `test` could not run, and why. `.ci/run` fails on this line.
+///
+/// Written to the process's standard error itself, since the test harness keeps back what a passing test prints.
+///
+/// # Panics
+/// If standard error is closed: then nobody would learn of it.
+pub fn skip(test: &str, why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED {test}: {why}").expect("standard error is open");
+}
+
+fn installed(path: &str) -> Result<PathBuf, String> {
+    let root =
+        std::env::var_os("MILLPOND_TEST_TOOLS").ok_or("MILLPOND_TEST_TOOLS is not set; start it by `tests/run`")?;
+    let tool = Path::new(&root).join(path);
+    if tool.is_file() { Ok(tool) } else { Err(format!("no {}; run `tests/run tools`", tool.display())) }
+}
+
+fn in_path(command: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(command))
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| format!("no `{command}` in PATH; run `tests/run tools`"))
+}
