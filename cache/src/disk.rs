@@ -276,4 +276,28 @@ mod tests {
         check(1024 * 1024 * MIB, MIB, 1024 * MIB);
         check(64 * MIB, 16 * MIB, 2 * (16 * MIB + ENTRY_EXTRA_BYTES));
     }
+
+    #[test]
+    fn directory_is_emptied_of_blocks_made_under_other_settings_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let block = dir.path().join(format!("{BLOCK_FILE_PREFIX}00000000"));
+        let foreign = dir.path().join("notes");
+        fs::write(&foreign, b"mine").expect("written");
+        let check = |bytes: u64, page_bytes: u64, kept: bool| {
+            fs::write(&block, b"pages").expect("written");
+            let settings = DiskSettings::new(&DiskOptions { dir: dir.path().into(), bytes }, page_bytes);
+            let lock = settings.prepare().expect("usable");
+            assert_eq!(block.exists(), kept, "{bytes} {page_bytes}");
+            assert!(settings.prepare().is_err(), "locked while in use");
+            drop(lock);
+            assert!(foreign.exists());
+        };
+        check(64 * MIB, MIB, false);
+        check(64 * MIB, MIB, true);
+        check(64 * MIB, MIB / 2, false);
+        check(128 * MIB, MIB / 2, false);
+        check(128 * MIB, MIB / 2, true);
+        fs::write(dir.path().join("FORMAT"), b"torn").expect("written");
+        check(128 * MIB, MIB / 2, false);
+    }
 }

@@ -97,6 +97,23 @@ async fn uploaded_object_survives_a_restart_on_disk_and_a_scan_does_not_go_there
     assert_eq!(store.take_gets().len(), 1);
 }
 
+/// More pages at once than the writer's buffer holds: none may be lost on the way.
+#[tokio::test]
+async fn large_upload_reaches_the_disk_whole() {
+    const PAGE_BYTES: u64 = 128 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Script::in_memory();
+    let (object, contents) = store.object("large", 150 * PAGE_BYTES as usize).await;
+    let disk = Some(DiskOptions { dir: dir.path().into(), bytes: 64 << 20 });
+    let options = CacheOptions { disk, page_bytes: PAGE_BYTES, read_ahead_bytes_max: 16 * PAGE_BYTES, ..options() };
+    let cache = open(options.clone(), &store).await;
+    cache.insert(&object, &contents).await;
+    cache.close().await;
+    let cache = open(options, &store).await;
+    assert!(read(&cache, &object).await == contents);
+    assert_eq!((cache.counters().gets, cache.counters().disk_hits), (0, 150));
+}
+
 #[tokio::test]
 async fn flipped_byte_on_disk_is_dropped_and_fetched_again() {
     let dir = tempfile::tempdir().unwrap();

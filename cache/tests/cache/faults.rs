@@ -169,6 +169,19 @@ async fn final_answers_come_at_once() {
     assert!(matches!(error, CacheError::NotFound { .. }));
 }
 
+/// A store answers a range behind the end of a cut object with an error that looks like any other (S13).
+#[tokio::test(start_paused = true)]
+async fn cut_object_is_told_from_a_failing_store() {
+    let store = Script::in_memory();
+    let (object, contents) = store.object("a", 50_000).await;
+    let cache = open(options(), &store).await;
+    store.overwrite(&object, &contents[..100]).await;
+    store.always(Act::Busy);
+    let error = cache.read(&object, page(5), Hint::Normal, far()).await.unwrap_err();
+    assert!(matches!(error, CacheError::WrongSize { expected: 50_000, found: 100, .. }), "{error}");
+    assert_eq!((cache.counters().gets, cache.counters().heads), (2, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn closing_ends_readers_that_wait() {
     let store = Script::in_memory();
