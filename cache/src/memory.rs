@@ -6,7 +6,7 @@
 use crate::counters::{Counters, add};
 use crate::disk::{Disk, DiskSettings};
 use crate::options::CacheOptions;
-use crate::page::{Entry, Geometry, Object, Page, PageKey};
+use crate::page::{Geometry, Object, Page, PageKey};
 use foyer::{
     CacheBuilder, Event, EventListener, HybridCache, HybridCacheBuilder, HybridCachePolicy, HybridCacheProperties,
     Load, LruConfig,

@@ -3,12 +3,14 @@
 //! It never acknowledges before the sync has answered well, and never syncs again after one that has not.
 
 use super::WalRecord;
-use super::copy::{Copying, STATE_FRAME_BYTES, push_state};
+mod copy;
+
 use super::group::{Group, LaidOut, Origin, Payload};
 use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
 use super::space::WalFile;
 use super::tail::{Freed, Place, frame_bytes, head_of};
+use copy::{Copying, STATE_FRAME_BYTES, push_state};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};
 use millpond_log::{Lsn, PartitionId};
 use std::collections::{BTreeMap, VecDeque};

@@ -24,13 +24,12 @@ responses! {
     }
 }
 
-/// Says that there is none. Not a coordinator error: those are retriable, and the client would ask for ever.
-pub(super) fn answer() -> FindCoordinatorResponse {
+/// Says that there is none. Retriable: a consumer that was assigned its partitions asks in the background and reads meanwhile.
+pub(super) fn answer(request: &FindCoordinatorRequest) -> FindCoordinatorResponse {
+    let key = &request.key;
     FindCoordinatorResponse {
-        error_code: ErrorCode::UnsupportedVersion.kafka(),
-        error_message: Some(
-            "consumer groups and transactions are not served yet; assign partitions instead".to_owned(),
-        ),
+        error_code: ErrorCode::CoordinatorNotAvailable.kafka(),
+        error_message: Some(format!("nobody keeps `{key}`: groups and transactions are not served yet")),
         ..Default::default()
     }
 }

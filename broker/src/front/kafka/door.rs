@@ -62,7 +62,7 @@ impl Door {
             Body::Metadata(request) => {
                 answer(envelope, async move { metadata::answer(&broker, version, request).await })
             }
-            Body::FindCoordinator(_) => answer(envelope, std::future::ready(coordinators::answer())),
+            Body::FindCoordinator(request) => answer(envelope, std::future::ready(coordinators::answer(&request))),
             Body::ApiVersions(request) => {
                 tracing::debug!(
                     name = request.client_software_name,
