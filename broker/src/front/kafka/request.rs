@@ -1,5 +1,6 @@
 //! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
 
+use super::coordinator::FindCoordinatorRequest;
 use super::fetch::{self, FetchRequest};
 use super::metadata::MetadataRequest;
 use super::offsets::ListOffsetsRequest;
@@ -50,6 +51,7 @@ table! {
     1 Fetch 4..=17 flexible 12 FetchRequest;
     2 ListOffsets 1..=10 flexible 6 ListOffsetsRequest;
     3 Metadata 0..=13 flexible 9 MetadataRequest;
+    10 FindCoordinator 0..=6 flexible 3 FindCoordinatorRequest;
     18 ApiVersions 0..=4 flexible 3 ApiVersionsRequest;
     19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
