@@ -18,6 +18,7 @@ use bytes::{Buf, Bytes};
 macro_rules! table {
     ($($key:literal $api:ident $min:literal..=$max:literal flexible $flexible:literal $body:ty;)*) => {
         /// A request that is served.
+        #[allow(clippy::enum_variant_names, reason = "`ApiVersions` is Kafka's name")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Api { $($api = $key,)* }
 
