@@ -90,7 +90,8 @@ def consume(bootstrap, codec, sent):
             "bootstrap.servers": bootstrap,
             "group.id": "unused",
             "enable.auto.commit": False,
-            "enable.partition.eof": False,
+            # A question on the same connection waits behind a fetch that waits for records.
+            "fetch.wait.max.ms": 20,
         }
     )
     topic = f"py-{codec}"

@@ -5,7 +5,7 @@
 //! taken from a crate: what generic decoders allocate, they allocate from lengths that the client claims.
 
 mod connection;
-mod coordinators;
+mod coordinator;
 mod door;
 mod fetch;
 mod frame;

@@ -4,7 +4,7 @@ use super::connection::{Outcome, Service};
 use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
-use super::{coordinators, fetch, metadata, offsets, produce, producers, topics};
+use super::{coordinator, fetch, metadata, offsets, produce, producers, topics};
 use crate::Broker;
 use crate::api::ApiError;
 use futures::FutureExt;
@@ -62,7 +62,7 @@ impl Door {
             Body::Metadata(request) => {
                 answer(envelope, async move { metadata::answer(&broker, version, request).await })
             }
-            Body::FindCoordinator(request) => answer(envelope, std::future::ready(coordinators::answer(&request))),
+            Body::FindCoordinator(request) => answer(envelope, std::future::ready(coordinator::answer(request))),
             Body::ApiVersions(request) => {
                 tracing::debug!(
                     name = request.client_software_name,

@@ -1,6 +1,6 @@
 //! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
 
-use super::coordinators::FindCoordinatorRequest;
+use super::coordinator::FindCoordinatorRequest;
 use super::fetch::{self, FetchRequest};
 use super::metadata::MetadataRequest;
 use super::offsets::ListOffsetsRequest;
@@ -18,6 +18,7 @@ use bytes::{Buf, Bytes};
 macro_rules! table {
     ($($key:literal $api:ident $min:literal..=$max:literal flexible $flexible:literal $body:ty;)*) => {
         /// A request that is served.
+        #[allow(clippy::enum_variant_names, reason = "`ApiVersions` is Kafka's name")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Api { $($api = $key,)* }
 
@@ -51,7 +52,7 @@ table! {
     1 Fetch 4..=17 flexible 12 FetchRequest;
     2 ListOffsets 1..=10 flexible 6 ListOffsetsRequest;
     3 Metadata 0..=13 flexible 9 MetadataRequest;
-    10 FindCoordinator 0..=3 flexible 3 FindCoordinatorRequest;
+    10 FindCoordinator 0..=6 flexible 3 FindCoordinatorRequest;
     18 ApiVersions 0..=4 flexible 3 ApiVersionsRequest;
     19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;

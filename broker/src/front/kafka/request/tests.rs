@@ -237,6 +237,24 @@ fn metadata_is_read() {
 }
 
 #[test]
+fn find_coordinator_is_read() {
+    let body = |version: i16| {
+        let request = theirs::FindCoordinatorRequest::default();
+        match version {
+            0 => request.with_key(text("g")),
+            1..=3 => request.with_key(text("g")).with_key_type(1),
+            _ => request.with_key_type(1).with_coordinator_keys(vec![text("g"), text("h")]),
+        }
+    };
+    check(Api::FindCoordinator, body, |version, body| {
+        let Body::FindCoordinator(request) = body else { panic!("{body:?}") };
+        assert_eq!(request.key, if version < 4 { "g" } else { "" }, "version {version}");
+        assert_eq!(request.keys, if version < 4 { vec![] } else { vec!["g", "h"] });
+        assert_eq!(request.key_type, i8::from(version >= 1));
+    });
+}
+
+#[test]
 fn api_versions_is_read() {
     let body = |version: i16| match version {
         3.. => theirs::ApiVersionsRequest::default()
