@@ -11,6 +11,7 @@ use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId};
+use std::ops::Range;
 use std::time::Instant;
 
 /// Times one partition is looked at again within one read, because its tail was trimmed between the view and the read.
@@ -107,7 +108,7 @@ impl Broker {
             if wanted.offset >= end {
                 return (answered(&view, request.isolation, Vec::new()), false);
             }
-            match self.read_batches(&view, id, wanted.offset, end, budget, request.scan, deadline).await {
+            match self.read_batches(&view, id, wanted.offset..end, budget, request.scan, deadline).await {
                 Ok(Some(read)) => return (answered(&view, request.isolation, read.batches), read.filled),
                 Ok(None) => {}
                 Err(error) => return (failed(Some(&view), error), true),
@@ -119,18 +120,18 @@ impl Broker {
         (failed(Some(&view), moving), true)
     }
 
-    /// Reads `[offset, end)` from the tail, or from object storage where the tail no longer reaches back.
+    /// Reads `wanted` from the tail, or from object storage where the tail no longer reaches back.
     /// `None`: what was looked at has moved; look again with a newer view.
     async fn read_batches(
         &self,
         view: &PartitionView,
         id: PartitionId,
-        offset: Offset,
-        end: Offset,
+        wanted: Range<Offset>,
         budget: Budget,
         scan: bool,
         deadline: Instant,
     ) -> Result<Option<Read>, ApiError> {
+        let Range { start: offset, end } = wanted;
         if budget.bytes == 0 && !budget.may_overshoot {
             return Ok(Some(Read { batches: Vec::new(), filled: true }));
         }

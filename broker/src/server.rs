@@ -33,10 +33,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+/// How long a broker that stops waits for the requests under way. Longer than the doors take to give up on a client.
+const DRAIN: Duration = Duration::from_secs(12);
 
 /// What a broker is made of besides its settings.
 #[derive(Clone)]
@@ -58,6 +62,7 @@ pub struct Running {
     /// Where it listens and what it advertises.
     pub addresses: BrokerDescription,
     tasks: JoinSet<Result<(), String>>,
+    shards: JoinSet<Result<(), String>>,
     shutdown: CancellationToken,
     wal: Wal,
 }
@@ -158,7 +163,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
     let metrics = Arc::new(Metrics::new());
-    let shards = spawn_shards(&wal, &mut tasks);
+    let mut shard_tasks = JoinSet::new();
+    let shards = spawn_shards(&wal, &mut shard_tasks);
     let (tier, tier_inbox) = TierHandle::new();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
@@ -200,18 +206,27 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     broker.take_office(registered).await?;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
-    tasks.spawn(async move { Ok(tierer.run(until).await) });
+    tasks.spawn(async move {
+        tierer.run(until).await;
+        Ok(())
+    });
     let until = shutdown.clone();
-    tasks.spawn(async move { Ok(collector.run(until).await) });
+    tasks.spawn(async move {
+        collector.run(until).await;
+        Ok(())
+    });
     let office = office::run(broker.clone(), registrar, registered, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
     let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
     let served = kafka::serve(broker.clone(), kafka_listener, shutdown.clone().cancelled_owned());
-    tasks.spawn(async move { Ok(served.await) });
+    tasks.spawn(async move {
+        served.await;
+        Ok(())
+    });
     // Nobody else fills it.
     let _ = ready.set(broker.clone());
-    Ok(Running { broker, addresses, tasks, shutdown, wal })
+    Ok(Running { broker, addresses, tasks, shards: shard_tasks, shutdown, wal })
 }
 
 impl Running {
@@ -220,30 +235,40 @@ impl Running {
     /// # Errors
     /// Why it ended by itself. Then the process has to end too: what was acknowledged is on its disk.
     pub async fn ended(mut self) -> Result<(), String> {
-        let mut outcome = Ok(());
-        while let Some(task) = self.tasks.join_next().await {
-            let ended = task.unwrap_or_else(|panic| Err(format!("a task panicked: {panic}")));
-            if !self.shutdown.is_cancelled() {
-                outcome = ended.and(Err("a task ended although nobody asked it to".to_owned())).or_else(|reason| {
-                    tracing::error!(reason, "the broker ends");
-                    Err(reason)
-                });
-                self.shutdown.cancel();
-                self.tasks.abort_all();
-            }
-            // Shards end when nobody can send to them: the broker's handle goes last.
-            if self.shutdown.is_cancelled() {
-                self.tasks.abort_all();
-            }
+        let outcome = tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => Ok(()),
+            Some(ended) = self.tasks.join_next() => Err(unasked(ended)),
+            Some(ended) = self.shards.join_next() => Err(unasked(ended)),
+        };
+        if let Err(reason) = &outcome {
+            tracing::error!(reason, "the broker ends");
+            self.shutdown.cancel();
         }
-        let wal = self.wal.clone();
+        // The doors answer what is under way, for which the shards have to go on meanwhile.
+        let drained = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN, drained).await.is_err() {
+            tracing::warn!("requests under way are cut off");
+            self.tasks.shutdown().await;
+        }
+        self.shards.shutdown().await;
         self.broker.tiered().cache().close().await;
-        drop(self.broker);
         if outcome.is_ok() {
+            let wal = self.wal.clone();
+            drop(self.broker);
             let closed = tokio::task::spawn_blocking(move || wal.close()).await;
             closed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         }
         outcome
+    }
+}
+
+/// Why a task ended that should have gone on.
+fn unasked(ended: Result<Result<(), String>, tokio::task::JoinError>) -> String {
+    match ended {
+        Ok(Ok(())) => "a task ended although nobody asked it to".to_owned(),
+        Ok(Err(reason)) => reason,
+        Err(panic) => format!("a task panicked: {panic}"),
     }
 }
 

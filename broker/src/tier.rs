@@ -45,7 +45,7 @@ pub(crate) enum TierRequest {
     /// This broker holds the partition from now on.
     Hold(Box<Led>),
     /// Its settings changed.
-    Configure { partition: PartitionId, config: TopicConfig },
+    Configure { partition: PartitionId, config: Box<TopicConfig> },
     /// It holds it no longer.
     Leave { partition: PartitionId },
     /// Upload what is committed, now.
@@ -149,7 +149,7 @@ impl Tierer {
             TierRequest::Leave { partition } => drop(self.state.led.remove(&partition)),
             TierRequest::Configure { partition, config } => {
                 if let Some(led) = self.state.led.get_mut(&partition) {
-                    led.config = config;
+                    led.config = *config;
                 }
             }
             TierRequest::Flush { partitions, done } => {

@@ -179,7 +179,7 @@ impl Broker {
         for handle in &topic.partitions {
             let input = Input::TimestampType(config.timestamp_type);
             handle.shard.send(ShardMsg::Step { partition: handle.id, input }).map_err(|_| stopping())?;
-            self.inner().tier.send(TierRequest::Configure { partition: handle.id, config: config.clone() });
+            self.inner().tier.send(TierRequest::Configure { partition: handle.id, config: Box::new(config.clone()) });
         }
         let record = TopicRecord { config: overrides, ..topic.record.clone() };
         self.inner().catalog.put(Topic { record, config, partitions: topic.partitions.clone() });

@@ -78,14 +78,14 @@ impl Writer {
                 }
                 // A file on its way out makes room by itself; else the rest of this one may be too short.
                 Taken::Nothing | Taken::TooLarge(_) if self.copying.is_some() => {
-                    if !self.commit(Vec::new())? && !self.roll() && !self.wait_for_room() {
+                    if !(self.commit(Vec::new())? || self.roll() || self.wait_for_room()) {
                         return Ok(Ended::Full);
                     }
                 }
                 Taken::Nothing => self.mark()?,
                 Taken::TooLarge(bytes) => {
                     let elsewhere = bytes > self.room() && bytes + self.room() <= spendable;
-                    if !(elsewhere && self.roll()) && !self.wait_for_room() {
+                    if !(elsewhere && self.roll() || self.wait_for_room()) {
                         return Ok(Ended::Full);
                     }
                 }

@@ -23,7 +23,7 @@ pub(super) const STATE_FRAME_BYTES: u64 = (FRAME_HEAD_BYTES + STATE_BYTES) as u6
 const _: () = assert!(STATE_FRAME_BYTES.is_multiple_of(FRAME_ALIGN));
 
 /// A file on its way out.
-pub(super) struct Copying {
+pub(in crate::wal) struct Copying {
     oldest: Oldest,
     needed: VecDeque<(PartitionId, u64, Place)>,
     /// Partitions to be stated anew; `None` until the last copy is durable, so that the states name the new places.

@@ -250,18 +250,6 @@ fn producer_identities_are_read() {
 }
 
 #[test]
-fn the_absence_of_a_coordinator_is_read() {
-    check(
-        Api::FindCoordinator,
-        &coordinators::answer(&Default::default()),
-        |version, read: theirs::FindCoordinatorResponse| {
-            assert_eq!((read.error_code, read.node_id.0, read.port), (15, -1, -1));
-            assert_eq!(read.error_message.is_some(), version >= 1);
-        },
-    );
-}
-
-#[test]
 fn the_list_of_versions_is_read() {
     check(Api::ApiVersions, &supported(None), |version, read: theirs::ApiVersionsResponse| {
         let listed: Vec<i16> = read.api_keys.iter().map(|line| line.api_key).collect();

@@ -331,18 +331,6 @@ fn init_producer_id_is_read() {
 }
 
 #[test]
-fn find_coordinator_is_read() {
-    let body = |version: i16| {
-        let request = theirs::FindCoordinatorRequest::default().with_key(StrBytes::from_static_str("g"));
-        if version < 1 { request } else { request.with_key_type(1) }
-    };
-    check(Api::FindCoordinator, body, |version, body| {
-        let Body::FindCoordinator(request) = body else { panic!("{body:?}") };
-        assert_eq!((request.key.as_str(), request.key_type), ("g", i8::from(version >= 1)));
-    });
-}
-
-#[test]
 fn tables_name_each_request_once_in_order_of_its_key() {
     assert!(Api::ALL.is_sorted_by_key(|&api| api as i16));
     for &api in Api::ALL {
