@@ -25,8 +25,8 @@ fn vector(name: &str) -> Bytes {
     let mut lines = include_str!("../vectors/golden.txt").lines();
     let line = lines.find(|line| line.starts_with(name)).expect("the vector is in the file");
     let [_, size, hex] = line.split(' ').collect::<Vec<&str>>()[..] else { panic!("three words in `{line}`") };
-    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-    let bytes: Bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("a sound vector"));
+    let bytes: Bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).expect("a sound vector")).collect();
     assert_eq!(bytes.len().to_string(), size);
     bytes
 }
@@ -39,7 +39,7 @@ fn admit(name: &str, rules: &ProduceRules) -> Result<Batch, BatchError> {
 }
 
 fn records(batch: &Batch) -> Vec<Record> {
-    batch.records().unwrap().collect::<Result<Vec<Record>, BatchError>>().unwrap()
+    batch.records().expect("a sound vector").collect::<Result<Vec<Record>, BatchError>>().expect("a sound vector")
 }
 
 fn whole(batch: &Batch) -> Bytes {
@@ -82,7 +82,7 @@ fn accepted_vectors_are_stored_byte_for_byte() {
             (stored[..8].to_vec(), stored[12..16].to_vec()),
             ((1_u64 << 40).to_be_bytes().into(), vec![0, 0, 0, 12])
         );
-        let again = Batch::take(&mut stored.clone()).unwrap().unwrap();
+        let again = Batch::take(&mut stored.clone()).expect("a sound vector").expect("a sound vector");
         assert_eq!((again.verify_crc(), &again), (Ok(()), &batch), "{name}");
         assert_eq!(again.end_offset(), Offset((1 << 40) + count as u64));
     };
@@ -99,7 +99,7 @@ fn accepted_vectors_are_stored_byte_for_byte() {
 #[test]
 fn null_and_empty_stay_different() {
     // P10, P11, P12.
-    let read = |name| records(&admit(name, &defaults()).unwrap()).remove(0);
+    let read = |name| records(&admit(name, &defaults()).expect("a sound vector")).remove(0);
     let (v01, v02, v03, v20) = (read("V01"), read("V02"), read("V03"), read("V20"));
     let empty = || Some(Bytes::new());
     assert_eq!((v01.key, v01.value), (None, empty()));
@@ -114,7 +114,7 @@ fn null_and_empty_stay_different() {
 #[test]
 fn each_codec_holds_the_same_three_records() {
     for (name, codec) in [("V10", Codec::Snappy), ("V11", Codec::Snappy), ("V12", Codec::Zstd), ("V13", Codec::Zstd)] {
-        let batch = admit(name, &defaults()).unwrap();
+        let batch = admit(name, &defaults()).expect("a sound vector");
         assert_eq!(batch.codec(), Some(codec), "{name}");
         let read: Vec<_> =
             records(&batch).into_iter().map(|record| (record.offset.0, record.timestamp.0, record.value)).collect();
@@ -130,7 +130,7 @@ fn compression_type_decodes_and_encodes_anew() {
     let uncompressed = vector("V04").slice(61..);
     for name in ["V10", "V11", "V12", "V13"] {
         for codec in Codec::ALL {
-            let admitted = admit(name, &ProduceRules { codec: Some(codec), ..defaults() }).unwrap();
+            let admitted = admit(name, &ProduceRules { codec: Some(codec), ..defaults() }).expect("a sound vector");
             assert_eq!((admitted.codec(), admitted.verify_crc()), (Some(codec), Ok(())), "{name} as {codec}");
             assert_eq!(codec.decompress(admitted.records_bytes(), 1000), Ok(uncompressed.clone()), "{name} as {codec}");
         }
@@ -140,20 +140,20 @@ fn compression_type_decodes_and_encodes_anew() {
 #[test]
 fn times_are_what_the_producer_or_the_broker_says() {
     let times = |batch: &Batch| records(batch).iter().map(|record| record.timestamp.0).collect::<Vec<i64>>();
-    let v17 = admit("V17", &defaults()).unwrap();
+    let v17 = admit("V17", &defaults()).expect("a sound vector");
     assert_eq!(times(&v17), [T + 5000, T, T + 9000, T + 1000]);
     assert_eq!(v17.max_timestamp(), TimestampMs(T + 9000));
     // P18: one time for all.
     let rules = ProduceRules { timestamp_type: TimestampType::LogAppendTime, ..defaults() };
-    let mut stamped = admit("V17", &rules).unwrap();
+    let mut stamped = admit("V17", &rules).expect("a sound vector");
     stamped.stamp_append_time(TimestampMs(T + 60_000));
     assert_eq!(times(&stamped), [T + 60_000; 4]);
     assert_eq!((stamped.verify_crc(), stamped.max_timestamp()), (Ok(()), TimestampMs(T + 60_000)));
-    let mut future = admit("V16", &rules).unwrap();
+    let mut future = admit("V16", &rules).expect("a sound vector");
     future.stamp_append_time(TimestampMs(T));
     assert_eq!(times(&future), [T]);
     for (name, time) in [("V14", -1), ("V15", T)] {
-        let batch = admit(name, &defaults()).unwrap();
+        let batch = admit(name, &defaults()).expect("a sound vector");
         assert_eq!((times(&batch), batch.max_timestamp()), (vec![time], TimestampMs(time)), "{name}");
     }
 }
