@@ -4,6 +4,7 @@
 
 mod admit;
 mod builder;
+mod crc;
 mod error;
 mod layout;
 mod records;
@@ -238,8 +239,7 @@ impl Batch {
         let before = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
         change(&mut self.head);
         let after = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
-        let moved = crc32c::crc32c_combine(before ^ after, 0, self.records.len());
-        let crc = self.crc() ^ moved;
+        let crc = crc::moved(self.crc(), before, after, self.records.len());
         layout::CRC.set(&mut self.head, crc.cast_signed());
     }
 }
