@@ -2,9 +2,38 @@
 //!
 //! One writer thread does group commit; readers find batches through the tail index. It decides nothing about partitions.
 
+pub mod disk;
+mod files;
+mod group;
+mod index_file;
+mod open;
+mod queue;
+mod read;
+mod recovery;
+mod replay;
+mod scan;
+mod shared;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
+mod space;
+mod state_file;
+mod tail;
+mod tails;
+#[cfg(test)]
+mod tests;
+mod writer;
+
 use millpond_log::batch::ProducerStamp;
-use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs, WalGen};
+use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
+use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
+use queue::{Done, Item};
+use shared::{Shared, lock};
+use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use tail::Freed;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// How large the WAL is and where it lives.
@@ -97,17 +126,35 @@ pub enum WalEvent {
     },
 }
 
-/// Handle of the WAL. Cheap to clone; the writer ends when `close` is called or the last handle is dropped.
+/// Handle of the WAL. Cheap to clone; the writer ends when `close` is called, or the last handle and appender are dropped.
 #[derive(Clone)]
-pub struct Wal {}
+pub struct Wal {
+    shared: Arc<Shared>,
+    guard: Arc<Guard>,
+}
+
+/// Ends the writer when nobody can hand it anything any more.
+struct Guard {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
 
 /// Room in the WAL, reserved before a batch is admitted, so that a full disk refuses produce before an offset is given out
 /// (rules W2, W7). Dropping it gives the room back; appending with it spends it.
-#[derive(Debug)]
-pub struct WalPermit {}
+pub struct WalPermit {
+    shared: Arc<Shared>,
+    cost: u64,
+}
 
 /// Hands records to the writer for one owner. Tickets are acknowledged in order.
-pub struct WalAppender {}
+/// A partition's records come from one appender at a time.
+pub struct WalAppender {
+    shared: Arc<Shared>,
+    _guard: Arc<Guard>,
+    number: u64,
+    events: UnboundedSender<WalEvent>,
+    ticket: u64,
+}
 
 /// What recovery found.
 #[derive(Clone, Debug)]
@@ -207,4 +254,263 @@ pub struct WalUsage {
     pub bytes_max: u64,
     /// Bytes that can still be reserved.
     pub free_bytes: u64,
+}
+
+/// Why the WAL cannot be opened or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum WalError {
+    /// Another process has the directory open.
+    #[error("`{dir}` is in use by another process", dir = dir.display())]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory is another broker's, or of another cluster.
+    #[error("the WAL holds data of broker {} of cluster `{}`, not of {wanted}", found.broker, found.cluster)]
+    OtherOwner {
+        /// Whose it is.
+        found: Box<WalIdentity>,
+        /// Who wanted it.
+        wanted: String,
+    },
+    /// A newer version wrote it.
+    #[error("`{file}` has format {format}, which this version cannot read; use the version that wrote it", file = file.display())]
+    NewerFormat {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+    /// Settings that cannot work.
+    #[error("WAL settings: {0}")]
+    Options(&'static str),
+    /// A write or sync failed before (rule W2).
+    #[error("the WAL is poisoned: {0}")]
+    Poisoned(String),
+    /// The system's error.
+    #[error("the WAL cannot be read or written")]
+    Io(#[from] io::Error),
+}
+
+impl Wal {
+    /// Makes `incarnation` part of the identity (rule B1a); durable when it returns. Blocks.
+    ///
+    /// # Errors
+    /// `Io`: it is not known whether the old or the new one stands. The broker has to end.
+    pub fn set_incarnation(&self, incarnation: Incarnation) -> Result<(), WalError> {
+        Ok(self.shared.relabel(|label| label.identity.incarnation = incarnation)?)
+    }
+
+    /// Takes another `wal_gen`, because the disk turned out to be an old snapshot (rules B1a and B4). Before registering. Blocks.
+    ///
+    /// # Errors
+    /// `Io`: it is not known whether the old or the new one stands. The broker has to end.
+    pub fn renew(&self, fresh_wal_gen: WalGen) -> Result<(), WalError> {
+        Ok(self.shared.relabel(|label| {
+            label.identity.wal_gen = fresh_wal_gen;
+            label.identity.incarnation = Incarnation(0);
+        })?)
+    }
+
+    /// Whose WAL it is.
+    #[must_use]
+    pub fn identity(&self) -> WalIdentity {
+        lock(&self.shared.label).1.identity.clone()
+    }
+
+    /// Forgets the damage to a partition, once its loss is accepted or healed; until then each start reports it again. Blocks.
+    ///
+    /// # Errors
+    /// `Io`: the next start reports it again.
+    pub fn settle_damage(&self, partition: PartitionId) -> Result<(), WalError> {
+        self.shared.remember(|damage| damage.retain(|bad| bad.partition.is_none_or(|(lost, _)| lost != partition)))
+    }
+
+    /// Newest durable frame (rule B1a).
+    #[must_use]
+    pub fn durable_lsn(&self) -> Lsn {
+        Lsn(self.shared.durable_lsn.load(Ordering::Acquire))
+    }
+
+    /// Largest batch the WAL can hold, in bytes: one file less its head and the frame's.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> usize {
+        (self.shared.options.file_bytes - 2 * BLOCK_BYTES) as usize - FRAME_HEAD_BYTES
+    }
+
+    /// Reserves room for a batch of `bytes` (its size).
+    ///
+    /// `None` when the WAL is full, or the disk is, or the WAL is poisoned: refuse the produce with a retriable error. Room comes
+    /// back by itself after a trim, or when the disk has space again.
+    #[must_use]
+    pub fn reserve(&self, bytes: usize) -> Option<WalPermit> {
+        let cost = self.shared.space.reserve(bytes)?;
+        Some(WalPermit { shared: self.shared.clone(), cost })
+    }
+
+    /// An appender that reports to `events`.
+    #[must_use]
+    pub fn appender(&self, events: UnboundedSender<WalEvent>) -> WalAppender {
+        let number = lock(&self.shared.listeners).add(events.clone());
+        WalAppender { shared: self.shared.clone(), _guard: self.guard.clone(), number, events, ticket: 0 }
+    }
+
+    /// Reads whole batches of `[from, to)` in order, each with its time of append; the first contains `from`.
+    ///
+    /// Stops before batches that begin at or after `to`, and before `bytes_max` is exceeded, but gives at least one if there is any.
+    /// Batches may not be durable yet: `to` is the caller's guard. Does not await when all of them are in memory.
+    ///
+    /// # Errors
+    /// As the variants of `TailReadError` say. Nothing damaged is ever returned (S13).
+    ///
+    /// Cancel safe.
+    pub async fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<(Batch, TimestampMs)>, TailReadError> {
+        let mut missing = None;
+        loop {
+            let plan = read::Plan::new(&self.shared, partition, from, to, bytes_max)?;
+            let done = if plan.on_disk() {
+                let shared = self.shared.clone();
+                tokio::task::spawn_blocking(move || plan.read(&shared)).await.map_err(io::Error::other)??
+            } else {
+                plan.read(&self.shared)?
+            };
+            match done {
+                read::Done::Read(batches) => return Ok(batches),
+                // Read again where it lies now; the same place twice is damage.
+                read::Done::Missing(place) if missing == Some(place) => {
+                    let path = self.shared.space.file(place.file).map(|file| file.path.clone());
+                    let file = path.unwrap_or_else(|| self.shared.options.dir.clone());
+                    return Err(TailReadError::Damaged { file, position: place.position });
+                }
+                read::Done::Missing(place) => missing = Some(place),
+            }
+        }
+    }
+
+    /// The index entries of the batches that overlap `[from, to)`, in order. Empty for a partition that is not here.
+    #[must_use]
+    pub fn entries(&self, partition: PartitionId, from: Offset, to: Offset) -> Vec<TailEntry> {
+        let look = |tail: &tail::Tail| {
+            let entries = tail.batches_from(from).map(|(held, _)| held.entry);
+            entries.take_while(|entry| entry.base < to).collect()
+        };
+        self.shared.tails.look(partition, look).unwrap_or_default()
+    }
+
+    /// First offset that can be read, and log end offset.
+    #[must_use]
+    pub fn bounds(&self, partition: PartitionId) -> Option<(Offset, Offset)> {
+        self.shared.tails.look(partition, |tail| (tail.start(), tail.end()))
+    }
+
+    /// Batches wholly below `to` are no longer needed (the caller upholds rule T6). They stay readable until the space is needed;
+    /// a restart may bring them back.
+    pub fn trim(&self, partition: PartitionId, to: Offset) {
+        let mut freed = Vec::new();
+        self.shared.tails.change(partition, |tail| tail.trim(to, &mut freed));
+        if !freed.is_empty() {
+            self.shared.space.free(&freed);
+            // The writer gives files up; it may be asleep.
+            self.shared.queue.nudge();
+        }
+    }
+
+    /// How full the WAL is.
+    #[must_use]
+    pub fn usage(&self) -> WalUsage {
+        self.shared.space.usage()
+    }
+
+    /// Bytes of the partition's batches that are not trimmed.
+    #[must_use]
+    pub fn partition_bytes(&self, partition: PartitionId) -> u64 {
+        self.shared.tails.look(partition, tail::Tail::needed_bytes).unwrap_or_default()
+    }
+
+    /// Writes what was handed in, marks the log clean and ends the threads. Blocks. Other handles can only read afterwards.
+    ///
+    /// # Errors
+    /// `Poisoned` if a write or sync failed, now or before.
+    pub fn close(self) -> Result<(), WalError> {
+        self.shared.queue.close();
+        if let Some(writer) = lock(&self.guard.writer).take() {
+            writer.join().map_err(|_| WalError::Poisoned("the writer panicked".to_owned()))?;
+        }
+        self.shared.poisoned().map_or(Ok(()), |reason| Err(WalError::Poisoned(reason)))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+    }
+}
+
+impl WalAppender {
+    /// Hands records in, in order; the answer's number comes back in `WalEvent::Synced` once all of them are durable.
+    ///
+    /// Never blocks. `permits` hold the room that batches take. Records without a batch need none (rule W7).
+    /// After `close`, or once poisoned, nothing is written and nothing acknowledged.
+    ///
+    /// Panics if a batch is not at its partition's end, or is larger than `batch_bytes_max`: then the caller is wrong.
+    pub fn append(&mut self, records: Vec<WalRecord>, permits: Vec<WalPermit>) -> u64 {
+        self.ticket += 1;
+        let shared = &self.shared;
+        let done = Done { appender: self.number, events: self.events.clone(), ticket: self.ticket, permits };
+        let mut freed: Vec<Freed> = Vec::new();
+        let mut done = Some(done);
+        let count = records.len();
+        let mut waiting = shared.queue.lock();
+        if records.is_empty() {
+            waiting.push(Item { record: None, done: done.take() });
+        }
+        for (nth, record) in records.into_iter().enumerate() {
+            let partition = partition_of(&record);
+            // The queue's lock is held, so the order of sequence numbers is the order of the log.
+            let seq = shared.tails.change_or_add(partition, |tail| tail.apply(&record, &mut freed));
+            let last = nth + 1 == count;
+            let item = Item { record: Some((seq, record)), done: if last { done.take() } else { None } };
+            assert!(item.bytes() <= shared.options.file_bytes - BLOCK_BYTES, "a batch larger than a WAL file");
+            waiting.push(item);
+        }
+        drop(waiting);
+        shared.queue.wake();
+        shared.space.free(&freed);
+        self.ticket
+    }
+}
+
+impl Drop for WalAppender {
+    fn drop(&mut self) {
+        lock(&self.shared.listeners).remove(self.number);
+    }
+}
+
+impl Drop for WalPermit {
+    fn drop(&mut self) {
+        self.shared.space.unreserve(self.cost);
+    }
+}
+
+impl std::fmt::Debug for WalPermit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WalPermit").field("cost", &self.cost).finish()
+    }
+}
+
+fn partition_of(record: &WalRecord) -> PartitionId {
+    match record {
+        WalRecord::Batch { partition, .. }
+        | WalRecord::EpochSeen { partition, .. }
+        | WalRecord::Truncate { partition, .. }
+        | WalRecord::HighWatermark { partition, .. }
+        | WalRecord::Reset { partition, .. }
+        | WalRecord::Drop { partition } => *partition,
+    }
 }

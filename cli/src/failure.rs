@@ -7,23 +7,39 @@ use std::process::ExitCode;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     message: String,
-    usage: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Work,
+    Usage,
+    ReaderGone,
 }
 
 impl Failure {
     /// The work failed: exit code 1.
     pub(crate) fn new(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), usage: false }
+        Failure { message: message.into(), kind: Kind::Work }
     }
 
     /// The command line or a setting is wrong: exit code 2.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), usage: true }
+        Failure { message: message.into(), kind: Kind::Usage }
     }
 
-    /// The exit code.
-    pub(crate) fn code(&self) -> ExitCode {
-        if self.usage { ExitCode::from(2) } else { ExitCode::FAILURE }
+    /// Whoever read our output has gone, as `head` does. There is nobody to tell, and nothing went wrong.
+    pub(crate) fn reader_gone() -> Failure {
+        Failure { message: "nobody reads the output any more".to_owned(), kind: Kind::ReaderGone }
+    }
+
+    /// Says what is wrong in one line on standard error, and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        match self.kind {
+            Kind::ReaderGone => return ExitCode::SUCCESS,
+            Kind::Work | Kind::Usage => eprintln!("error: {self}"),
+        }
+        if self.kind == Kind::Usage { ExitCode::from(2) } else { ExitCode::FAILURE }
     }
 }
 

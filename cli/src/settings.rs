@@ -296,6 +296,19 @@ mod tests {
     }
 
     #[test]
+    fn failures_name_the_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("broker.toml");
+        let failure = |path: &Path| Settings::read(path).expect_err("the file is bad").to_string();
+        assert!(failure(&path).contains("broker.toml"));
+        std::fs::write(&path, "rack = 7").expect("the folder can be written");
+        let failure = failure(&path);
+        assert!(failure.contains("broker.toml") && failure.contains("rack") && !failure.contains('\n'), "{failure}");
+        std::fs::write(&path, "rack = 'a'").expect("the folder can be written");
+        assert_eq!(Settings::read(&path).expect("the file is good").rack.as_deref(), Some("a"));
+    }
+
+    #[test]
     fn settings_that_cannot_work_are_refused() {
         let check = |change: fn(&mut Settings), part: &str| {
             let mut settings = least();

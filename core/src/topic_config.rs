@@ -4,6 +4,9 @@
 
 mod settings;
 
+use millpond_log::TimestampMs;
+use millpond_log::batch::{ProduceRules, TimestampType};
+use millpond_log::codec::Codec;
 use millpond_log::limits::BATCH_BYTES_DEFAULT;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,15 +47,6 @@ pub enum CompressionType {
     Lz4,
     /// Zstandard.
     Zstd,
-}
-
-/// `message.timestamp.type`: whose time a record carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimestampType {
-    /// The producer's.
-    CreateTime,
-    /// The leader's, at the append.
-    LogAppendTime,
 }
 
 /// `local.retention.*`: how much the cache should keep on brokers. A hint.
@@ -182,6 +176,28 @@ impl TopicConfig {
         self.min_insync_replicas.unwrap_or(MIN_ISR_DEFAULT.min(replicas))
     }
 
+    /// What the topic asks of a producer's batch that comes at `now`.
+    #[must_use]
+    pub fn produce_rules(&self, now: TimestampMs) -> ProduceRules {
+        let codec = match self.compression_type {
+            CompressionType::Producer => None,
+            CompressionType::Uncompressed => Some(Codec::None),
+            CompressionType::Gzip => Some(Codec::Gzip),
+            CompressionType::Snappy => Some(Codec::Snappy),
+            CompressionType::Lz4 => Some(Codec::Lz4),
+            CompressionType::Zstd => Some(Codec::Zstd),
+        };
+        ProduceRules {
+            batch_bytes_max: self.max_message_bytes,
+            compacted: self.cleanup_policy.compact,
+            timestamp_type: self.timestamp_type,
+            timestamp_before_max_ms: millis(self.timestamp_before_max),
+            timestamp_after_max_ms: millis(self.timestamp_after_max),
+            now,
+            codec,
+        }
+    }
+
     /// Kafka's rules between settings.
     fn check_relations(&self, overrides: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         let refuse = |name: &'static str, accepted: &'static str| {
@@ -200,6 +216,12 @@ impl TopicConfig {
         }
         Ok(())
     }
+}
+
+/// Milliseconds, or the most that Kafka's 64 bits hold.
+#[must_use]
+pub fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Whether local data would outlive the topic's own retention.

@@ -3,21 +3,25 @@
 //! A batch is never re-encoded: placing it in a partition patches the header, which is held apart from the shared records.
 
 mod admit;
-mod build;
+mod builder;
+mod error;
+mod layout;
 mod records;
-mod varint;
 
-pub use admit::ProduceRules;
-pub use build::{BatchBuilder, NewRecord};
+pub use admit::{Admitted, ProduceRules};
+pub use builder::{BatchBuilder, NewRecord};
+pub use error::BatchError;
 pub use records::{Header, Record, Records};
 
-use crate::ErrorCode;
 use crate::codec::Codec;
 use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use crate::limits::BATCH_HEADER_BYTES;
 use bytes::{BufMut, Bytes};
+use layout::{LEN_COUNTS_FROM, MAGIC, attribute};
 
 /// One record batch: the header owned, so that it can be patched; the records shared with whoever received them.
+///
+/// Lengths, magic, offsets and counts are in range from `take` on, so that no accessor can fail; the rest is what `admit` checks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Batch {
     head: [u8; BATCH_HEADER_BYTES],
@@ -31,7 +35,7 @@ pub struct ProducerStamp {
     pub id: ProducerId,
     /// Which instance of it.
     pub epoch: ProducerEpoch,
-    /// Sequence number of the first record; wraps at `i32::MAX` to 0.
+    /// Sequence number of the first record; wraps at `i32::MAX` to 0. -1 in control batches, which have none.
     pub base_sequence: i32,
 }
 
@@ -45,130 +49,37 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// Why bytes are no batch, or a batch is not acceptable. Each maps to one of Kafka's error codes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BatchError {
-    /// The bytes end inside the batch.
-    #[error("batch is cut: {have} of {need} bytes")]
-    Cut {
-        /// Bytes needed.
-        need: usize,
-        /// Bytes there.
-        have: usize,
-    },
-    /// Header or records contradict themselves or the format.
-    #[error("malformed batch: {0}")]
-    Malformed(&'static str),
-    /// The CRC-32C does not match, or a compressed stream is damaged.
-    #[error("corrupt batch: {0}")]
-    Corrupt(&'static str),
-    /// Larger than the topic's `max.message.bytes`.
-    #[error("batch of {size} bytes is over max.message.bytes={max}; send smaller batches or raise the topic's limit")]
-    TooLarge {
-        /// Size of the batch in bytes, as received.
-        size: usize,
-        /// The limit.
-        max: u32,
-    },
-    /// Decompresses to more than the bound.
-    #[error("records decompress to more than {max} bytes")]
-    InflatedTooLarge {
-        /// The bound.
-        max: usize,
-    },
-    /// A timestamp outside the topic's bounds.
-    #[error("timestamp {timestamp} is outside what the topic accepts (message.timestamp.before.max.ms, after.max.ms)")]
-    Timestamp {
-        /// The offending timestamp.
-        timestamp: i64,
-    },
-    /// Magic 0 or 1: older than batch v2.
-    #[error("message format {0} is not supported; use a client that writes record batch v2")]
-    OldFormat(i8),
-}
-
-impl BatchError {
-    /// The code a client gets.
-    #[must_use]
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            BatchError::Cut { .. } | BatchError::Malformed(_) | BatchError::InflatedTooLarge { .. } => {
-                ErrorCode::InvalidRecord
-            }
-            BatchError::Corrupt(_) => ErrorCode::CorruptMessage,
-            BatchError::TooLarge { .. } => ErrorCode::MessageTooLarge,
-            BatchError::Timestamp { .. } => ErrorCode::InvalidTimestamp,
-            BatchError::OldFormat(_) => ErrorCode::UnsupportedForMessageFormat,
-        }
-    }
-}
-
-/// Where the header's fields are. Kafka's record batch v2, big-endian.
-mod field {
-    use std::ops::Range;
-
-    pub(super) const BASE_OFFSET: usize = 0;
-    pub(super) const LENGTH: usize = 8;
-    pub(super) const LEADER_EPOCH: usize = 12;
-    pub(super) const MAGIC: usize = 16;
-    pub(super) const CRC: usize = 17;
-    /// What the CRC covers begins here.
-    pub(super) const ATTRIBUTES: usize = 21;
-    pub(super) const LAST_OFFSET_DELTA: usize = 23;
-    pub(super) const BASE_TIMESTAMP: usize = 27;
-    pub(super) const MAX_TIMESTAMP: usize = 35;
-    pub(super) const PRODUCER_ID: usize = 43;
-    pub(super) const PRODUCER_EPOCH: usize = 51;
-    pub(super) const BASE_SEQUENCE: usize = 53;
-    pub(super) const RECORD_COUNT: usize = 57;
-    /// Bytes that `LENGTH` does not count.
-    pub(super) const UNCOUNTED: Range<usize> = 0..12;
-}
-
-const LOG_APPEND_TIME_BIT: u16 = 1 << 3;
-const TRANSACTIONAL_BIT: u16 = 1 << 4;
-const CONTROL_BIT: u16 = 1 << 5;
-/// Kafka's delete horizon (KIP-534): set by compaction, never by a producer.
-const DELETE_HORIZON_BIT: u16 = 1 << 6;
-const KNOWN_BITS: u16 = 0b111 | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT;
-
 impl Batch {
     /// Takes the first whole batch off `buf`, sharing its bytes. `Ok(None)` when `buf` is empty.
     ///
-    /// Checks lengths and magic only. On an error `buf` is unchanged.
+    /// Checks lengths, magic, and that offsets and counts are in range; neither CRC nor records. On error `buf` is unchanged.
+    ///
     /// # Errors
     /// `Cut` when `buf` ends inside the batch; `Malformed` or `OldFormat` when the header is no batch header.
     pub fn take(buf: &mut Bytes) -> Result<Option<Batch>, BatchError> {
         if buf.is_empty() {
             return Ok(None);
         }
-        let cut = |need| BatchError::Cut { need, have: buf.len() };
-        let magic = *buf.get(field::MAGIC).ok_or_else(|| cut(BATCH_HEADER_BYTES))? as i8;
-        match magic {
-            2 => {}
-            0 | 1 => return Err(BatchError::OldFormat(magic)),
-            _ => return Err(BatchError::Malformed("magic is not 2")),
+        // Messages older than v2 are shorter than its header, but have their magic at the same place.
+        match buf.get(layout::MAGIC_AT).map(|&byte| byte.cast_signed()) {
+            None => return Err(BatchError::Cut { need: BATCH_HEADER_BYTES, have: buf.len() }),
+            Some(MAGIC) => {}
+            Some(old @ (0 | 1)) => return Err(BatchError::OldFormat(old)),
+            Some(_) => return Err(BatchError::Malformed("unknown magic")),
         }
-        let head: [u8; BATCH_HEADER_BYTES] =
-            *buf.first_chunk::<BATCH_HEADER_BYTES>().ok_or_else(|| cut(BATCH_HEADER_BYTES))?;
-        let length = i32::from_be_bytes(read(&head, field::LENGTH));
-        let length = usize::try_from(length).map_err(|_| BatchError::Malformed("negative length"))?;
-        let size = length + field::UNCOUNTED.len();
+        let Some(head) = buf.first_chunk::<BATCH_HEADER_BYTES>() else {
+            return Err(BatchError::Cut { need: BATCH_HEADER_BYTES, have: buf.len() });
+        };
+        let len = usize::try_from(layout::LEN.get(head)).map_err(|_| BatchError::Malformed("negative length"))?;
+        let size = len.saturating_add(LEN_COUNTS_FROM);
         if size < BATCH_HEADER_BYTES {
-            return Err(BatchError::Malformed("length is shorter than the header"));
+            return Err(BatchError::Malformed("length shorter than the header"));
         }
-        if i64::from_be_bytes(read(&head, field::BASE_OFFSET)) < 0 {
-            return Err(BatchError::Malformed("negative base offset"));
-        }
-        if i32::from_be_bytes(read(&head, field::LAST_OFFSET_DELTA)) < -1 {
-            return Err(BatchError::Malformed("negative last offset delta"));
-        }
-        if i32::from_be_bytes(read(&head, field::RECORD_COUNT)) < 0 {
-            return Err(BatchError::Malformed("negative record count"));
-        }
+        check_ranges(head)?;
         if buf.len() < size {
-            return Err(cut(size));
+            return Err(BatchError::Cut { need: size, have: buf.len() });
         }
+        let head = *head;
         let records = buf.split_to(size).slice(BATCH_HEADER_BYTES..);
         Ok(Some(Batch { head, records }))
     }
@@ -200,7 +111,7 @@ impl Batch {
     /// Offset of the first record.
     #[must_use]
     pub fn base_offset(&self) -> Offset {
-        Offset(u64::from_be_bytes(read(&self.head, field::BASE_OFFSET)))
+        Offset(layout::BASE_OFFSET.get(&self.head).cast_unsigned())
     }
 
     /// Offset after the last record (`base + last offset delta + 1`): holes made by compaction count.
@@ -209,79 +120,81 @@ impl Batch {
         self.base_offset().plus(u64::from(self.offset_span()))
     }
 
-    /// Leader epoch it was appended in. A producer's batch carries none; it reads as 0 until it is placed.
+    /// Leader epoch it was appended in; `u32::MAX`, Kafka's -1, before it was placed.
     #[must_use]
     pub fn leader_epoch(&self) -> LeaderEpoch {
-        LeaderEpoch(u32::try_from(i32::from_be_bytes(read(&self.head, field::LEADER_EPOCH))).unwrap_or_default())
+        LeaderEpoch(layout::LEADER_EPOCH.get(&self.head).cast_unsigned())
     }
 
     /// Records in it.
     #[must_use]
     pub fn record_count(&self) -> u32 {
-        u32::from_be_bytes(read(&self.head, field::RECORD_COUNT))
+        layout::RECORD_COUNT.get(&self.head).cast_unsigned()
     }
 
     /// Offsets it spans: last offset delta + 1.
     #[must_use]
     pub fn offset_span(&self) -> u32 {
-        // `take` refuses deltas below -1.
-        u32::from_be_bytes(read(&self.head, field::LAST_OFFSET_DELTA)).wrapping_add(1)
+        layout::LAST_OFFSET_DELTA.get(&self.head).cast_unsigned().wrapping_add(1)
     }
 
     /// The codec of its records; `None` if the bits name none.
     #[must_use]
     pub fn codec(&self) -> Option<Codec> {
-        Codec::from_bits(self.attributes())
+        Codec::from_bits(self.attributes() & attribute::CODEC)
     }
 
     /// Which clock its timestamps come from.
     #[must_use]
     pub fn timestamp_type(&self) -> TimestampType {
-        if self.attributes() & LOG_APPEND_TIME_BIT == 0 {
-            TimestampType::CreateTime
-        } else {
-            TimestampType::LogAppendTime
+        match self.attributes() & attribute::LOG_APPEND_TIME {
+            0 => TimestampType::CreateTime,
+            _ => TimestampType::LogAppendTime,
         }
     }
 
     /// Base timestamp.
     #[must_use]
     pub fn base_timestamp(&self) -> TimestampMs {
-        TimestampMs(i64::from_be_bytes(read(&self.head, field::BASE_TIMESTAMP)))
+        TimestampMs(layout::BASE_TIMESTAMP.get(&self.head))
     }
 
-    /// Largest timestamp, as the producer (or the broker's stamp) says.
+    /// Largest timestamp as the header says: the broker's stamp, or what the producer took for it; base timestamp if unset (-1).
+    ///
+    /// Producers are not held to it, so records may be later: `latest_timestamp` is what an index may rely on.
     #[must_use]
     pub fn max_timestamp(&self) -> TimestampMs {
-        TimestampMs(i64::from_be_bytes(read(&self.head, field::MAX_TIMESTAMP)))
+        match layout::MAX_TIMESTAMP.get(&self.head) {
+            -1 => self.base_timestamp(),
+            max => TimestampMs(max),
+        }
     }
 
     /// Attribute bit 5.
     #[must_use]
     pub fn is_control(&self) -> bool {
-        self.attributes() & CONTROL_BIT != 0
+        self.attributes() & attribute::CONTROL != 0
     }
 
     /// Attribute bit 4.
     #[must_use]
     pub fn is_transactional(&self) -> bool {
-        self.attributes() & TRANSACTIONAL_BIT != 0
+        self.attributes() & attribute::TRANSACTIONAL != 0
     }
 
     /// Producer fields, if it has a producer id.
     #[must_use]
     pub fn producer(&self) -> Option<ProducerStamp> {
-        let id = u64::try_from(i64::from_be_bytes(read(&self.head, field::PRODUCER_ID))).ok()?;
-        // `admit` refuses a producer id with a negative epoch.
-        let epoch = u16::from_be_bytes(read(&self.head, field::PRODUCER_EPOCH));
-        let base_sequence = i32::from_be_bytes(read(&self.head, field::BASE_SEQUENCE));
+        let id = u64::try_from(layout::PRODUCER_ID.get(&self.head)).ok()?;
+        let epoch = u16::try_from(layout::PRODUCER_EPOCH.get(&self.head)).ok()?;
+        let base_sequence = layout::BASE_SEQUENCE.get(&self.head);
         Some(ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence })
     }
 
     /// CRC-32C as stored.
     #[must_use]
     pub fn crc(&self) -> u32 {
-        u32::from_be_bytes(read(&self.head, field::CRC))
+        layout::CRC.get(&self.head).cast_unsigned()
     }
 
     /// Whether the stored CRC matches the bytes (rule R13).
@@ -289,55 +202,81 @@ impl Batch {
     /// # Errors
     /// `Corrupt`.
     pub fn verify_crc(&self) -> Result<(), BatchError> {
-        if self.crc() == self.computed_crc() { Ok(()) } else { Err(BatchError::Corrupt("CRC-32C does not match")) }
+        let computed = crc32c::crc32c_append(crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]), &self.records);
+        if computed == self.crc() { Ok(()) } else { Err(BatchError::Corrupt("CRC mismatch")) }
     }
 
     /// Puts the batch at its place in the log: base offset and leader epoch, neither of which the CRC covers.
+    ///
+    /// Panics past 2^63 offsets or 2^31 epochs, which Kafka's wire cannot carry.
     pub fn place(&mut self, base: Offset, epoch: LeaderEpoch) {
-        self.write(field::BASE_OFFSET, base.0.to_be_bytes());
-        self.write(field::LEADER_EPOCH, epoch.0.to_be_bytes());
+        let last = base.plus(u64::from(self.offset_span()));
+        assert!(i64::try_from(last.0).is_ok(), "offsets stay below 2^63");
+        assert!(i32::try_from(epoch.0).is_ok(), "leader epochs stay below 2^31");
+        layout::BASE_OFFSET.set(&mut self.head, base.0.cast_signed());
+        layout::LEADER_EPOCH.set(&mut self.head, epoch.0.cast_signed());
     }
 
     /// Stamps the broker's append time (`LogAppendTime`): type bit, max timestamp, and the CRC, which then changes.
     pub fn stamp_append_time(&mut self, now: TimestampMs) {
-        self.write(field::ATTRIBUTES, (self.attributes() | LOG_APPEND_TIME_BIT).to_be_bytes());
-        self.write(field::MAX_TIMESTAMP, now.0.to_be_bytes());
-        self.seal();
+        let attributes = self.attributes() | attribute::LOG_APPEND_TIME;
+        self.patch(|head| {
+            layout::ATTRIBUTES.set(head, attributes.cast_signed());
+            layout::MAX_TIMESTAMP.set(head, now.0);
+        });
     }
 
     fn attributes(&self) -> u16 {
-        u16::from_be_bytes(read(&self.head, field::ATTRIBUTES))
+        layout::ATTRIBUTES.get(&self.head).cast_unsigned()
     }
 
-    fn write<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        self.head[at..at + N].copy_from_slice(&value);
-    }
-
-    fn seal(&mut self) {
-        let crc = self.computed_crc();
-        self.write(field::CRC, crc.to_be_bytes());
-    }
-
-    fn computed_crc(&self) -> u32 {
-        crc32c::crc32c_append(crc32c::crc32c(&self.head[field::ATTRIBUTES..]), &self.records)
+    /// Changes header fields that the CRC covers, and the CRC with them.
+    ///
+    /// The CRC is linear: it moves by the CRC of the change. The records are not read again, so damage to them since the CRC
+    /// was made stays visible, where a CRC made anew would bless it (rule R13).
+    fn patch(&mut self, change: impl FnOnce(&mut [u8; BATCH_HEADER_BYTES])) {
+        let before = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
+        change(&mut self.head);
+        let after = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
+        let moved = crc32c::crc32c_combine(before ^ after, 0, self.records.len());
+        let crc = self.crc() ^ moved;
+        layout::CRC.set(&mut self.head, crc.cast_signed());
     }
 }
 
-/// The `N` bytes at `at`, which lie in the header.
-fn read<const N: usize>(head: &[u8; BATCH_HEADER_BYTES], at: usize) -> [u8; N] {
-    *head[at..].first_chunk().expect("fields lie in the header")
+/// Offsets and counts that no batch in a log can have would make every later sum a trap.
+fn check_ranges(head: &[u8; BATCH_HEADER_BYTES]) -> Result<(), BatchError> {
+    let base = layout::BASE_OFFSET.get(head);
+    if base < 0 {
+        return Err(BatchError::Malformed("negative base offset"));
+    }
+    let last_delta = layout::LAST_OFFSET_DELTA.get(head);
+    if last_delta < 0 {
+        return Err(BatchError::Malformed("negative last offset delta"));
+    }
+    if base.checked_add(i64::from(last_delta) + 1).is_none() {
+        return Err(BatchError::Malformed("offsets past 2^63"));
+    }
+    if layout::RECORD_COUNT.get(head) < 0 {
+        return Err(BatchError::Malformed("negative record count"));
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Batch {
-    /// Header fields only: records are users' data and never logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Batch")
-            .field("base_offset", &self.base_offset())
-            .field("end_offset", &self.end_offset())
-            .field("leader_epoch", &self.leader_epoch())
+            .field("offsets", &(self.base_offset().0..self.end_offset().0))
+            .field("epoch", &self.leader_epoch())
+            .field("records", &self.record_count())
             .field("size", &self.size())
+            .field("codec", &self.codec())
+            .field("max_timestamp", &self.max_timestamp())
             .field("producer", &self.producer())
-            .finish_non_exhaustive()
+            .field("control", &self.is_control())
+            .field("transactional", &self.is_transactional())
+            .field("crc", &format_args!("{:08x}", self.crc()))
+            .finish()
     }
 }
 

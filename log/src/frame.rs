@@ -25,7 +25,7 @@ const FILE_MAGIC: [u8; 8] = *b"MPwalfil";
 const FLAG_GROUP_END: u8 = 1;
 const FLAG_COPIED: u8 = 2;
 
-const _: () = assert!(FRAME_HEAD_BYTES as u64 % FRAME_ALIGN == 0);
+const _: () = assert!((FRAME_HEAD_BYTES as u64).is_multiple_of(FRAME_ALIGN));
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(FRAME_ALIGN) && FILE_HEAD_BYTES as u64 <= BLOCK_BYTES);
 
 /// What the checksum of a frame starts from: the WAL and the life of the file it was written in, so that a frame of a reused
@@ -118,6 +118,29 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame of this kind that says nothing yet: every field is zero.
+    #[must_use]
+    pub fn blank(kind: FrameKind) -> Frame {
+        Frame {
+            lsn: Lsn(0),
+            synced_lsn: Lsn(0),
+            prev_crc: 0,
+            boot: 0,
+            kind,
+            group_end: false,
+            copied: false,
+            copies: 0,
+            partition: PartitionId { topic: TopicId(0), index: 0 },
+            seq: 0,
+            leader_epoch: LeaderEpoch(0),
+            base_offset: Offset(0),
+            append_time: TimestampMs(0),
+            prefix_hash: 0,
+            payload_len: 0,
+            payload_crc: 0,
+        }
+    }
+
     /// The head in bytes, and its checksum, which the next frame repeats as `prev_crc`.
     #[must_use]
     pub fn encode(&self, seed: FrameSeed) -> ([u8; FRAME_HEAD_BYTES], u32) {

@@ -1,10 +1,8 @@
 //! The manifest: which objects hold a partition's log below its tiered offset, and where in them.
 //!
-//! Owns the root (the value of the partition's tiering key), the rolled manifests in the bucket, and every pure operation on
-//! them. It neither reads nor writes anything: what has to be read is named, what has to be written is handed out as bytes.
-//!
-//! The newest entries stand in the root. Older ones are rolled into immutable manifest objects, and references to those into
-//! objects of a higher level, as in a B-tree that grows at one end: the root stays small for ever, and a roll reads nothing.
+//! Pure: what has to be read is named, what has to be written is handed out as bytes. The newest entries stand in the root (the
+//! value of the tiering key); older ones are rolled into immutable objects in the bucket, and references to those into objects
+//! of a higher level, like a B-tree that grows at one end: the root stays small for ever, and a roll reads nothing.
 
 mod codec;
 mod entry;
@@ -13,7 +11,7 @@ mod roll;
 mod swap;
 mod view;
 
-pub use entry::{OpenTxns, RolledRef, SegmentEntry};
+pub use entry::{OpenTxns, RolledRef, SegmentEntry, Totals};
 pub use node::{ManifestNode, NodeItems};
 pub use roll::{INLINE_BYTES_MAX, ROLLED_FANOUT, RollPlan, RolledObject};
 pub use swap::SwapConflict;
@@ -114,6 +112,13 @@ impl ManifestRoot {
         oldest.map_or(self.tiered_end, |oldest| oldest.base)
     }
 
+    /// Bytes of the segments it references.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        let rolled = self.rolled.iter().map(|rolled| rolled.totals.size);
+        rolled.chain(self.entries.iter().map(|entry| entry.length)).sum()
+    }
+
     /// The root with one more segment at its end, committed by the leader of `epoch`.
     ///
     /// Panics unless the segment begins at `tiered_end` (rules T1, S8), the epoch does not go back, and no transaction open at
@@ -122,6 +127,7 @@ impl ManifestRoot {
     pub fn append(&self, entry: SegmentEntry, epoch: LeaderEpoch) -> ManifestRoot {
         assert_eq!(entry.base, self.tiered_end, "S8: tiered ranges are contiguous");
         assert!(entry.end > entry.base, "S8: tiered_end only grows");
+        assert!(entry.may_stand_in(self.partition), "`{}` is not an object of {}", entry.object, self.partition);
         let mut root = self.next(epoch);
         root.tiered_end = entry.end;
         root.stable_end = entry.open.map_or(entry.end, |open| open.first.min(entry.end));
@@ -159,7 +165,7 @@ impl ManifestRoot {
     fn check(&self) -> Result<(), &'static str> {
         let spans = || self.rolled.iter().map(Cover::span).chain(self.entries.iter().map(Cover::span));
         let mut ends = spans().map(|span| span.end);
-        let adjoin = spans().skip(1).all(|cover| ends.next() == Some(cover.base));
+        let adjoin = spans().skip(1).all(|span| ends.next() == Some(span.base));
         match () {
             () if spans().any(|span| span.base >= span.end) => Err("an entry covers nothing"),
             () if !adjoin => Err("entries do not adjoin"),

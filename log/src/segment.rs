@@ -1,11 +1,9 @@
 //! The segment: one partition's batches `[base, end)` as they lie in object storage, written once and never changed.
 //!
-//! Owns the bytes of segments and of the bundles that carry several. Knows neither manifests nor the store.
-//!
-//! A segment is one contiguous range of an object and describes itself, so that a cluster can be rebuilt from the bucket:
-//! `header | index | data | append times | producer snapshot`, integers little endian. The data are the batches, byte for
-//! byte as produced, with nothing between them. Every byte is under a CRC-32C: header and index under the index's, data
-//! under one per chunk, the other two blocks under their own. `header` and `format` hold the layout of the first two.
+//! Owns the bytes of segments and of the bundles that carry several. Knows neither manifests nor the store. A segment is one
+//! range of an object and describes itself: `header | index | data | append times | producer snapshot`, little endian. The
+//! data are the batches as produced, with nothing between them. Every byte is under a CRC-32C: header, index, each chunk of
+//! data, and the last two blocks have one each, so that whatever is read can be checked.
 
 mod append_times;
 mod bundle;

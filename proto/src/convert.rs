@@ -28,6 +28,7 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         E::LeaderNotAvailable
         | E::NotLeaderOrFollower
         | E::NotController
+        | E::CoordinatorNotAvailable
         | E::NotEnoughReplicas
         | E::KafkaStorageError
         | E::OffsetNotAvailable => Code::Unavailable,

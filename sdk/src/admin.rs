@@ -182,7 +182,9 @@ impl Admin {
     /// # Errors
     /// If no broker answers.
     pub async fn describe_cluster(&self) -> Result<ClusterDescription, Error> {
-        let call = |channel| async move { answer(admin_client(channel).describe_cluster(v1::DescribeClusterRequest {}).await) };
+        let call = |channel| async move {
+            answer(admin_client(channel).describe_cluster(v1::DescribeClusterRequest {}).await)
+        };
         self.client.call(Repeat::Safe, call).await.map(ClusterDescription::from)
     }
 

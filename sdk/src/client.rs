@@ -205,7 +205,8 @@ impl Client {
             let begun = Instant::now();
             let count = self.partition_count(topic, false, deadline).await?;
             if partition >= count {
-                let message = format!("topic `{topic}` has partitions 0 to {}, not {partition}", count.saturating_sub(1));
+                let message =
+                    format!("topic `{topic}` has partitions 0 to {}, not {partition}", count.saturating_sub(1));
                 return Err(Error::new(ErrorCode::UnknownTopicOrPartition, message).given_up());
             }
             let error = match self.leader(topic, partition) {

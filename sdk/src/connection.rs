@@ -89,7 +89,8 @@ impl Dialer {
 
 /// Splits a list of addresses, `host:port[,host:port…]`; a missing port is the default one.
 pub(crate) fn addresses(list: &str) -> Result<Vec<String>, Error> {
-    let addresses: Vec<String> = list.split(',').map(str::trim).filter(|part| !part.is_empty()).map(with_port).collect();
+    let addresses: Vec<String> =
+        list.split(',').map(str::trim).filter(|part| !part.is_empty()).map(with_port).collect();
     if addresses.is_empty() {
         return Err(Error::new(ErrorCode::InvalidRequest, "no bootstrap address: give HOST:PORT"));
     }

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 /// Reads partitions that are assigned to it.
 ///
-/// It is a `Stream` of records that never ends; `poll` gives them many at a time. Connections that break are made again, and
+/// It is a `Stream` of records that does not end while its runtime lives; `poll` gives them many at a time. Connections that break are made again, and
 /// reading goes on where it stopped. An error that the stream yields concerns one partition, which is then at rest at its
 /// position until it is sought; the others go on.
 pub struct Consumer {
@@ -40,6 +40,8 @@ pub struct Consumer {
     decoding: Option<Decoding>,
     /// An error found behind records that had to be given out first.
     deferred: Option<Error>,
+    /// The task is gone, and that was said.
+    ended: bool,
 }
 
 /// What the consumer knows of a partition.
@@ -77,6 +79,7 @@ impl Consumer {
             generations: 0,
             decoding: None,
             deferred: None,
+            ended: false,
         }
     }
 
@@ -84,7 +87,10 @@ impl Consumer {
     ///
     /// # Errors
     /// `UnknownTopicOrPartition`, or why an offset could not be found; the assignment is then as before.
-    pub async fn assign(&mut self, partitions: impl IntoIterator<Item = (TopicPartition, StartAt)>) -> Result<(), Error> {
+    pub async fn assign(
+        &mut self,
+        partitions: impl IntoIterator<Item = (TopicPartition, StartAt)>,
+    ) -> Result<(), Error> {
         let mut starts = Vec::new();
         for (partition, at) in partitions {
             let offset = self.find(&partition, at).await?;
@@ -323,7 +329,13 @@ impl Stream for Consumer {
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
-                None => return Poll::Ready(None),
+                None if self.ended => return Poll::Ready(None),
+                None => {
+                    // An end without a word would look like the end of the data.
+                    self.ended = true;
+                    let message = "the consumer's task ended; make a new consumer";
+                    return Poll::Ready(Some(Err(Error::new(ErrorCode::UnknownServerError, message))));
+                }
             }
         }
     }

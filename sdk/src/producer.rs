@@ -177,7 +177,8 @@ impl Producer {
             Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
             Err(_) => {
                 let held = config.buffer_memory;
-                let message = format!("buffer_memory={held} stayed full for {:?}; the broker is slower", config.max_block);
+                let message =
+                    format!("buffer_memory={held} stayed full for {:?}; the broker is slower", config.max_block);
                 Err(Error::new(ErrorCode::ThrottlingQuotaExceeded, message))
             }
         }
@@ -251,7 +252,8 @@ impl Future for Delivery {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.reply).poll(context).map(|reply| {
-            let lost = || Error { maybe_done: true, ..Error::new(ErrorCode::UnknownServerError, "the producer's task ended") };
+            let lost =
+                || Error { maybe_done: true, ..Error::new(ErrorCode::UnknownServerError, "the producer's task ended") };
             reply.unwrap_or_else(|_| Err(lost()))
         })
     }

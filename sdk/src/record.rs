@@ -54,7 +54,14 @@ pub struct ProducerRecord {
 impl ProducerRecord {
     /// A record for `topic` with null key and value.
     pub fn new(topic: impl Into<Arc<str>>) -> ProducerRecord {
-        ProducerRecord { topic: topic.into(), partition: None, timestamp: None, key: None, value: None, headers: Vec::new() }
+        ProducerRecord {
+            topic: topic.into(),
+            partition: None,
+            timestamp: None,
+            key: None,
+            value: None,
+            headers: Vec::new(),
+        }
     }
 
     /// Sets the key.

@@ -1,6 +1,7 @@
 //! The table of topic settings: name, kind, default, what is accepted, what it does. One entry is all there is to one setting.
 
-use super::{CleanupPolicy, CompressionType, ConfigError, LocalRetention, TimestampType, TopicConfig, items};
+use super::{CleanupPolicy, CompressionType, ConfigError, LocalRetention, TopicConfig, items};
+use millpond_log::batch::TimestampType;
 use millpond_log::limits::BATCH_BYTES_MAX;
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,13 +1,14 @@
-//! Full validation of a producer's batch, so that nothing poisonous is ever stored (cases P1 to P18, C5).
+//! What a partition asks of a produced batch: everything that a reader will rely on, down to each record.
+//!
+//! The hot path of produce: one pass for the CRC, one over the records, no allocation unless they are compressed. A batch that
+//! passes is one that every Kafka client can read; what does not pass changes nothing.
 
-use super::records::RawRecord;
-use super::{
-    Batch, BatchBuilder, BatchError, CONTROL_BIT, DELETE_HORIZON_BIT, KNOWN_BITS, LOG_APPEND_TIME_BIT, NewRecord,
-    TimestampType, field, read,
-};
-use crate::codec::Codec;
+use super::layout::{self, Input, RawRecord, attribute};
+use super::{Batch, BatchError, TimestampType};
+use crate::codec::{Codec, CodecError};
 use crate::ids::TimestampMs;
-use crate::limits::BATCH_RECORDS_MAX;
+use crate::limits::{BATCH_INFLATED_BYTES_MAX, BATCH_RECORDS_MAX};
+use bytes::Bytes;
 
 /// What a partition asks of a batch beyond being well formed.
 #[derive(Clone, Copy, Debug)]
@@ -28,103 +29,151 @@ pub struct ProduceRules {
     pub codec: Option<Codec>,
 }
 
+/// A batch fit to be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// The batch.
+    pub batch: Batch,
+    /// Largest timestamp of its records, as the producer set them.
+    pub latest: TimestampMs,
+}
+
 impl Batch {
     /// Checks the batch in full, down to each record, so that nothing poisonous is ever stored.
     ///
-    /// Returns the batch to append: the same one, or re-encoded where `rules.codec` asks for another codec.
+    /// Returns the batch to append: the same bytes, or re-encoded where `rules.codec` asks for another codec. Under
+    /// `LogAppendTime` the caller stamps it when it appends it.
+    ///
     /// # Errors
-    /// Every `BatchError`; nothing was changed.
+    /// Every `BatchError` but `Cut` and `OldFormat`; nothing was changed.
     pub fn admit(self, rules: &ProduceRules) -> Result<Batch, BatchError> {
-        if self.size() > rules.batch_bytes_max as usize {
-            return Err(BatchError::TooLarge { size: self.size(), max: rules.batch_bytes_max });
-        }
-        self.verify_crc()?;
-        self.check_header()?;
-        self.check_records(rules)?;
-        match rules.codec {
-            Some(codec) if self.codec() != Some(codec) => self.recode(codec),
-            _ => Ok(self),
-        }
+        self.admit_timed(rules).map(|admitted| admitted.batch)
     }
 
-    fn check_header(&self) -> Result<(), BatchError> {
-        let malformed = |reason| Err(BatchError::Malformed(reason));
-        let attributes = self.attributes();
-        if attributes & !KNOWN_BITS != 0 || self.codec().is_none() {
-            return malformed("unknown codec or attribute");
-        }
-        if attributes & CONTROL_BIT != 0 {
+    /// As `admit`, and tells the largest timestamp of the records, which it has seen: the header's need not be true.
+    ///
+    /// # Errors
+    /// As `admit`.
+    pub fn admit_timed(self, rules: &ProduceRules) -> Result<Admitted, BatchError> {
+        self.check_size(rules)?;
+        // Before a field is believed: damage on the way must look like damage, so that the client sends it again.
+        self.verify_crc()?;
+        let codec = self.check_header()?;
+        let raw = self.inflate(codec)?;
+        let latest = self.check_records(&raw, rules)?;
+        let batch = match rules.codec {
+            Some(wanted) if wanted != codec => self.encode_as(wanted, &raw),
+            _ => self,
+        };
+        batch.check_size(rules)?;
+        Ok(Admitted { batch, latest })
+    }
+
+    fn check_size(&self, rules: &ProduceRules) -> Result<(), BatchError> {
+        let (size, max) = (self.size(), rules.batch_bytes_max);
+        if size > max as usize { Err(BatchError::TooLarge { size, max }) } else { Ok(()) }
+    }
+
+    fn check_header(&self) -> Result<Codec, BatchError> {
+        let malformed = |what| Err(BatchError::Malformed(what));
+        let codec = self.codec().ok_or(BatchError::Malformed("unknown codec"))?;
+        if self.is_control() {
             return malformed("clients may not write control batches");
         }
-        if attributes & (LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT) != 0 {
-            return malformed("an attribute that only the broker sets");
+        if self.attributes() & attribute::NOT_A_PRODUCERS != 0 {
+            return malformed("reserved attribute bits are set");
         }
-        if self.record_count() == 0 {
-            return malformed("a batch without records");
+        if self.timestamp_type() == TimestampType::LogAppendTime {
+            return Err(BatchError::TimestampType);
         }
-        // Case P1: the offsets a batch takes are those of its records.
-        if self.record_count() != self.offset_span() || self.record_count() > BATCH_RECORDS_MAX {
-            return malformed("last offset delta and record count contradict each other");
+        if self.base_offset().0 != 0 {
+            return malformed("base offset is not 0");
         }
-        let producer_id = i64::from_be_bytes(read(&self.head, field::PRODUCER_ID));
-        let epoch = i16::from_be_bytes(read(&self.head, field::PRODUCER_EPOCH));
-        let sequence = i32::from_be_bytes(read(&self.head, field::BASE_SEQUENCE));
-        if producer_id >= 0 && (epoch < 0 || sequence < 0) {
-            return malformed("a producer id without epoch or sequence");
+        match self.record_count() {
+            0 => return malformed("no records"),
+            count if count > BATCH_RECORDS_MAX => return malformed("more records than a batch may hold"),
+            count if count != self.offset_span() => return malformed("record count and last offset delta contradict"),
+            _ => {}
         }
-        if producer_id < 0 && self.is_transactional() {
-            return malformed("a transactional batch without a producer id");
+        if layout::PRODUCER_ID.get(&self.head) < 0 {
+            return if self.is_transactional() { malformed("transactional without a producer id") } else { Ok(codec) };
         }
-        Ok(())
+        match self.producer() {
+            None => malformed("producer id without a producer epoch"),
+            Some(stamp) if stamp.base_sequence < 0 => malformed("producer id without a sequence"),
+            Some(_) => Ok(codec),
+        }
     }
 
-    fn check_records(&self, rules: &ProduceRules) -> Result<(), BatchError> {
-        let inflated = self.inflated()?;
-        let mut rest = &inflated[..];
-        for expected in 0..self.record_count() {
-            let record = RawRecord::take(&mut rest)?;
-            if i64::from(record.offset_delta) != i64::from(expected) {
+    fn inflate(&self, codec: Codec) -> Result<Bytes, BatchError> {
+        codec.decompress_portable(&self.records, BATCH_INFLATED_BYTES_MAX).map_err(|error| match error {
+            // The CRC has matched, so the producer made it so: sending it again would not help.
+            CodecError::Corrupt(what) => BatchError::Malformed(what),
+            CodecError::TooLarge { max } => BatchError::InflatedTooLarge { max },
+        })
+    }
+
+    /// Walks every record; returns the largest timestamp.
+    fn check_records(&self, raw: &[u8], rules: &ProduceRules) -> Result<TimestampMs, BatchError> {
+        let base = self.base_timestamp().0;
+        let times = TimestampBounds::new(rules);
+        let mut input = Input(raw);
+        let mut max = i64::MIN;
+        for index in 0..self.record_count().cast_signed() {
+            let mut record = RawRecord::take(&mut input)?;
+            if record.offset_delta != index {
                 return Err(BatchError::Malformed("offset deltas are not 0, 1, 2 and so on"));
             }
             if rules.compacted && record.key.is_none() {
-                return Err(BatchError::Malformed("a compacted topic takes no record without a key"));
+                return Err(BatchError::Malformed("record without a key in a compacted topic"));
             }
-            record.check_headers()?;
-            self.check_timestamp(record.timestamp_delta, rules)?;
+            let timestamp = base.wrapping_add(record.timestamp_delta);
+            times.check(timestamp)?;
+            max = max.max(timestamp);
+            while record.headers.take()?.is_some() {}
         }
-        if rest.is_empty() { Ok(()) } else { Err(BatchError::Malformed("more bytes than records")) }
+        if input.is_empty() {
+            Ok(TimestampMs(max))
+        } else {
+            Err(BatchError::Malformed("bytes left after the last record"))
+        }
     }
 
-    fn check_timestamp(&self, delta: i64, rules: &ProduceRules) -> Result<(), BatchError> {
-        let timestamp =
-            self.base_timestamp().0.checked_add(delta).ok_or(BatchError::Malformed("timestamp overflow"))?;
-        // The broker's clock replaces the producer's; and "no timestamp" is neither early nor late.
-        if rules.timestamp_type == TimestampType::LogAppendTime || timestamp == TimestampMs::NONE.0 {
-            return Ok(());
+    /// The same batch in another codec: `compression.type` of the topic.
+    fn encode_as(&self, codec: Codec, raw: &Bytes) -> Batch {
+        let records = match codec {
+            Codec::None => raw.clone(),
+            codec => codec.compress(raw),
+        };
+        let mut head = self.head;
+        let attributes = (self.attributes() & !attribute::CODEC) | codec.bits();
+        layout::ATTRIBUTES.set(&mut head, attributes.cast_signed());
+        Batch::seal(head, records)
+    }
+}
+
+/// The times a topic accepts, worked out once per batch.
+struct TimestampBounds {
+    earliest: i64,
+    latest: i64,
+}
+
+impl TimestampBounds {
+    fn new(rules: &ProduceRules) -> TimestampBounds {
+        match rules.timestamp_type {
+            TimestampType::LogAppendTime => TimestampBounds { earliest: i64::MIN, latest: i64::MAX },
+            TimestampType::CreateTime => TimestampBounds {
+                earliest: rules.now.0.saturating_sub(rules.timestamp_before_max_ms),
+                latest: rules.now.0.saturating_add(rules.timestamp_after_max_ms),
+            },
         }
-        let late = timestamp.saturating_sub(rules.now.0) > rules.timestamp_after_max_ms;
-        let early = rules.now.0.saturating_sub(timestamp) > rules.timestamp_before_max_ms;
-        if late || early || timestamp < 0 { Err(BatchError::Timestamp { timestamp }) } else { Ok(()) }
     }
 
-    /// The same records under another codec. Producer fields and times are kept.
-    fn recode(&self, codec: Codec) -> Result<Batch, BatchError> {
-        let mut builder = BatchBuilder::new(codec);
-        if let Some(stamp) = self.producer() {
-            builder = builder.producer(stamp);
+    fn check(&self, timestamp: i64) -> Result<(), BatchError> {
+        if (self.earliest..=self.latest).contains(&timestamp) || timestamp == TimestampMs::NONE.0 {
+            Ok(())
+        } else {
+            Err(BatchError::Timestamp { timestamp })
         }
-        if self.is_transactional() {
-            builder = builder.transactional();
-        }
-        for record in self.records()? {
-            let record = record?;
-            builder.push(NewRecord {
-                timestamp: record.timestamp,
-                key: record.key.as_deref(),
-                value: record.value.as_deref(),
-                headers: &record.headers,
-            });
-        }
-        Ok(builder.build())
     }
 }

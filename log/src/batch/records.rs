@@ -1,6 +1,7 @@
-//! The records inside a batch: one parser for validation, consumers and time lookups.
+//! The records of a batch, one by one, sharing its (decompressed) bytes.
 
-use super::{Batch, BatchError, TimestampType, varint};
+use super::layout::{Input, RawRecord};
+use super::{Batch, BatchError, TimestampType};
 use crate::ids::{Offset, TimestampMs};
 use crate::limits::BATCH_INFLATED_BYTES_MAX;
 use bytes::Bytes;
@@ -30,35 +31,86 @@ pub struct Header {
 }
 
 /// Iterator over the records of one batch. Ends after the first error.
+#[derive(Debug)]
 pub struct Records {
-    bytes: Bytes,
-    position: usize,
+    /// What is left to read, decompressed.
+    raw: Bytes,
     left: u32,
-    base_offset: Offset,
+    base: Offset,
+    offset_span: u32,
+    /// Offset delta that the next record may have at least.
+    next_delta: u32,
     base_timestamp: i64,
-    append_time: Option<TimestampMs>,
+    /// The broker's stamp, which then is every record's time.
+    stamped: Option<TimestampMs>,
 }
 
 impl Batch {
-    /// Its records in order, decompressed within the bound of `limits`.
+    /// Its records in order, decompressed within `limits::BATCH_INFLATED_BYTES_MAX`. The CRC is not checked here.
     ///
     /// # Errors
-    /// As `Codec::decompress`; each record may be `Malformed`.
+    /// `Malformed` for an unknown codec, `Corrupt` or `InflatedTooLarge` when decompressing; each record may be `Malformed`.
     pub fn records(&self) -> Result<Records, BatchError> {
+        let codec = self.codec().ok_or(BatchError::Malformed("unknown codec"))?;
         Ok(Records {
-            bytes: self.inflated()?,
-            position: 0,
+            raw: codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX)?,
             left: self.record_count(),
-            base_offset: self.base_offset(),
+            base: self.base_offset(),
+            offset_span: self.offset_span(),
+            next_delta: 0,
             base_timestamp: self.base_timestamp().0,
-            append_time: (self.timestamp_type() == TimestampType::LogAppendTime).then(|| self.max_timestamp()),
+            stamped: (self.timestamp_type() == TimestampType::LogAppendTime).then(|| self.max_timestamp()),
         })
     }
 
-    /// The records' bytes, decompressed.
-    pub(super) fn inflated(&self) -> Result<Bytes, BatchError> {
+    /// Largest timestamp of its records, read off them, since the header's need not be true. The broker's stamp where it has one.
+    ///
+    /// # Errors
+    /// As `records`; each record may be `Malformed`.
+    pub fn latest_timestamp(&self) -> Result<TimestampMs, BatchError> {
+        if self.timestamp_type() == TimestampType::LogAppendTime {
+            return Ok(self.max_timestamp());
+        }
         let codec = self.codec().ok_or(BatchError::Malformed("unknown codec"))?;
-        codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX)
+        let raw = codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX)?;
+        let base = self.base_timestamp().0;
+        let mut input = Input(&raw);
+        let mut latest = None;
+        for _ in 0..self.record_count() {
+            latest = latest.max(Some(base.wrapping_add(RawRecord::take(&mut input)?.timestamp_delta)));
+        }
+        // Compaction may leave a batch without records, for its offsets.
+        Ok(latest.map_or(self.max_timestamp(), TimestampMs))
+    }
+}
+
+impl Records {
+    fn read(&mut self) -> Result<Record, BatchError> {
+        let mut input = Input(&self.raw);
+        let mut raw = RawRecord::take(&mut input)?;
+        let delta = u32::try_from(raw.offset_delta).map_err(|_| BatchError::Malformed("negative offset delta"))?;
+        // Compaction leaves holes, but neither moves nor repeats.
+        if delta < self.next_delta || delta >= self.offset_span {
+            return Err(BatchError::Malformed("offset delta out of order"));
+        }
+        let share = |bytes: &[u8]| self.raw.slice_ref(bytes);
+        // The count is a claim: most records have few headers, and a list of many grows as they are read.
+        let mut headers = Vec::with_capacity(raw.headers.left().min(8) as usize);
+        while let Some((name, value)) = raw.headers.take()? {
+            headers.push(Header { name: share(name), value: value.map(share) });
+        }
+        let record = Record {
+            offset: self.base.plus(u64::from(delta)),
+            // Wraps as it does in Kafka, so that any pair of times survives the round trip.
+            timestamp: self.stamped.unwrap_or(TimestampMs(self.base_timestamp.wrapping_add(raw.timestamp_delta))),
+            key: raw.key.map(share),
+            value: raw.value.map(share),
+            headers,
+        };
+        self.next_delta = delta + 1;
+        let consumed = self.raw.len() - input.0.len();
+        self.raw = self.raw.slice(consumed..);
+        Ok(record)
     }
 }
 
@@ -66,100 +118,23 @@ impl Iterator for Records {
     type Item = Result<Record, BatchError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 {
+        let read = if self.left > 0 {
+            self.left -= 1;
+            self.read()
+        } else if self.raw.is_empty() {
             return None;
-        }
-        let record = self.parse_next();
-        self.left = if record.is_ok() { self.left - 1 } else { 0 };
-        Some(record)
-    }
-}
-
-impl Records {
-    fn parse_next(&mut self) -> Result<Record, BatchError> {
-        let mut rest = &self.bytes[self.position..];
-        let raw = RawRecord::take(&mut rest)?;
-        let mut header_bytes = raw.headers;
-        let mut headers = Vec::with_capacity((raw.header_count as usize).min(header_bytes.len()));
-        for _ in 0..raw.header_count {
-            let (name, value) = take_header(&mut header_bytes)?;
-            headers.push(Header { name: self.share(name), value: value.map(|value| self.share(value)) });
-        }
-        let record = Record {
-            offset: Offset(self.base_offset.0.wrapping_add_signed(i64::from(raw.offset_delta))),
-            timestamp: self.append_time.unwrap_or(TimestampMs(self.base_timestamp.wrapping_add(raw.timestamp_delta))),
-            key: raw.key.map(|key| self.share(key)),
-            value: raw.value.map(|value| self.share(value)),
-            headers,
+        } else {
+            Err(BatchError::Malformed("bytes left after the last record"))
         };
-        self.position = self.bytes.len() - rest.len();
-        Ok(record)
-    }
-
-    fn share(&self, part: &[u8]) -> Bytes {
-        self.bytes.slice_ref(part)
-    }
-}
-
-/// A record's fields, borrowed; headers not yet taken apart.
-pub(super) struct RawRecord<'a> {
-    pub(super) timestamp_delta: i64,
-    pub(super) offset_delta: i32,
-    pub(super) key: Option<&'a [u8]>,
-    pub(super) value: Option<&'a [u8]>,
-    header_count: u32,
-    headers: &'a [u8],
-}
-
-impl<'a> RawRecord<'a> {
-    /// Takes one record off the front of `buf`; allocates nothing.
-    ///
-    /// # Errors
-    /// `Malformed` when lengths do not fit each other. Headers are not looked into: see `check_headers`.
-    pub(super) fn take(buf: &mut &'a [u8]) -> Result<RawRecord<'a>, BatchError> {
-        let length = varint::take_int(buf).and_then(|length| usize::try_from(length).ok());
-        let length = length.ok_or(BatchError::Malformed("bad record length"))?;
-        let mut body = buf.get(..length).ok_or(BatchError::Malformed("a record reaches past the batch"))?;
-        *buf = &buf[length..];
-        const CUT: BatchError = BatchError::Malformed("a record is cut");
-        let (_attributes, after) = body.split_first().ok_or(CUT)?;
-        body = after;
-        let timestamp_delta = varint::take_long(&mut body).ok_or(CUT)?;
-        let offset_delta = varint::take_int(&mut body).ok_or(CUT)?;
-        let key = take_nullable(&mut body)?;
-        let value = take_nullable(&mut body)?;
-        let header_count = varint::take_int(&mut body).and_then(|count| u32::try_from(count).ok()).ok_or(CUT)?;
-        Ok(RawRecord { timestamp_delta, offset_delta, key, value, header_count, headers: body })
-    }
-
-    /// Walks the headers to the record's end.
-    ///
-    /// # Errors
-    /// `Malformed` when one is cut, a name is null, or bytes are left over.
-    pub(super) fn check_headers(&self) -> Result<(), BatchError> {
-        let mut rest = self.headers;
-        for _ in 0..self.header_count {
-            take_header(&mut rest)?;
+        if read.is_err() {
+            self.left = 0;
+            self.raw = Bytes::new();
         }
-        if rest.is_empty() { Ok(()) } else { Err(BatchError::Malformed("a record has bytes after its headers")) }
+        Some(read)
     }
-}
 
-fn take_header<'a>(buf: &mut &'a [u8]) -> Result<(&'a [u8], Option<&'a [u8]>), BatchError> {
-    let name = take_nullable(buf)?.ok_or(BatchError::Malformed("a header name is null"))?;
-    Ok((name, take_nullable(buf)?))
-}
-
-/// Bytes with their length in front; -1 is null (case P10).
-fn take_nullable<'a>(buf: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
-    const BAD: BatchError = BatchError::Malformed("a length reaches past its record");
-    match varint::take_int(buf).ok_or(BAD)? {
-        -1 => Ok(None),
-        length => {
-            let length = usize::try_from(length).map_err(|_| BAD)?;
-            let (part, rest) = buf.split_at_checked(length).ok_or(BAD)?;
-            *buf = rest;
-            Ok(Some(part))
-        }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        // A damaged batch ends early; one with bytes left over ends with one error more.
+        (0, usize::try_from(self.left).ok().and_then(|left| left.checked_add(1)))
     }
 }

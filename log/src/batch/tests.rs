@@ -1,18 +1,11 @@
-//! What a batch promises: the vectors as they are to be answered, round trips, and no wrong answer on any bytes.
+//! Validation and encoding of batches by table; the properties are in the crate's integration tests.
 
 use super::*;
+use crate::ErrorCode;
 use crate::limits::BATCH_BYTES_DEFAULT;
-use proptest::prelude::*;
 
-/// Batches in hex, made by a program of our own outside this repository's code: name, size, bytes.
-const VECTORS: &str = include_str!("../../tests/vectors/batches.txt");
 const T: i64 = 1_700_000_000_000;
-
-fn vector(name: &str) -> Bytes {
-    let line = VECTORS.lines().find(|line| line.starts_with(name)).expect("the vector exists");
-    let hex = line.split(' ').next_back().expect("a line ends in hex");
-    (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).expect("hex")).collect()
-}
+const HOUR_MS: i64 = 3_600_000;
 
 fn rules() -> ProduceRules {
     ProduceRules {
@@ -20,229 +13,381 @@ fn rules() -> ProduceRules {
         compacted: false,
         timestamp_type: TimestampType::CreateTime,
         timestamp_before_max_ms: i64::MAX,
-        timestamp_after_max_ms: 3_600_000,
+        timestamp_after_max_ms: HOUR_MS,
         now: TimestampMs(T),
         codec: None,
     }
 }
 
-fn parse(mut bytes: Bytes) -> Result<Batch, BatchError> {
-    Batch::take(&mut bytes).map(|batch| batch.expect("there are bytes"))
+fn record(timestamp: i64, key: Option<&'static [u8]>, value: Option<&'static [u8]>) -> NewRecord<'static> {
+    NewRecord { timestamp: TimestampMs(timestamp), key, value, headers: &[] }
 }
 
-fn admitted(name: &str, rules: &ProduceRules) -> Result<Batch, ErrorCode> {
-    parse(vector(name)).and_then(|batch| batch.admit(rules)).map_err(|error| error.code())
-}
-
-fn bytes_of(batch: &Batch) -> Bytes {
-    let mut out = bytes::BytesMut::new();
-    batch.put(&mut out);
-    out.freeze()
-}
-
-fn records_of(batch: &Batch) -> Vec<Record> {
-    batch.records().expect("inflates").map(|record| record.expect("parses")).collect()
-}
-
-#[test]
-fn the_vectors_are_answered_as_kafka_answers_them() {
-    for (name, expected) in [
-        ("V01", Ok(1)),
-        ("V02", Ok(1)),
-        ("V03", Ok(1)),
-        ("V04", Err(ErrorCode::InvalidRecord)),
-        ("V05", Err(ErrorCode::InvalidRecord)),
-        ("V06", Err(ErrorCode::InvalidRecord)),
-        ("V07", Err(ErrorCode::CorruptMessage)),
-        ("V08", Err(ErrorCode::InvalidRecord)),
-        ("V09", Err(ErrorCode::InvalidRecord)),
-        ("V10", Ok(3)),
-        ("V11", Ok(3)),
-        ("V12", Ok(3)),
-        ("V13", Ok(3)),
-        ("V14", Ok(1)),
-        ("V15", Ok(1)),
-        ("V16", Err(ErrorCode::InvalidTimestamp)),
-        ("V17", Ok(4)),
-        ("V18", Err(ErrorCode::UnsupportedForMessageFormat)),
-        ("V19", Err(ErrorCode::InvalidRecord)),
-        ("V20", Ok(1)),
-    ] {
-        let outcome = admitted(name, &rules());
-        if let Ok(batch) = &outcome {
-            assert_eq!(bytes_of(batch), vector(name), "{name} is stored as it came");
-        }
-        assert_eq!(outcome.map(|batch| records_of(&batch).len()), expected, "{name}");
-    }
-}
-
-#[test]
-fn topic_settings_decide_on_future_times_and_keyless_records() {
-    let any_time = ProduceRules { timestamp_after_max_ms: i64::MAX, ..rules() };
-    assert!(admitted("V16", &any_time).is_ok());
-    let compacted = ProduceRules { compacted: true, ..rules() };
-    assert_eq!(admitted("V20", &compacted), Err(ErrorCode::InvalidRecord));
-    assert!(admitted("V02", &compacted).is_ok());
-}
-
-#[test]
-fn null_and_empty_stay_different_and_headers_keep_order_and_duplicates() {
-    let only = |name| records_of(&parse(vector(name)).expect("parses")).remove(0);
-    assert_eq!((only("V01").key, only("V01").value), (None, Some(Bytes::new())));
-    assert_eq!((only("V02").key, only("V02").value), (Some(Bytes::new()), None));
-    let headers: Vec<(Bytes, Option<Bytes>)> =
-        only("V03").headers.into_iter().map(|header| (header.name, header.value)).collect();
-    let expected: [(&[u8], Option<&[u8]>); 4] =
-        [(b"h", Some(b"1")), (b"h", None), (b"h", Some(b"")), (b"", Some(b"x"))];
-    assert_eq!(headers, expected.map(|(name, value)| (name.into(), value.map(Bytes::from_static))));
-}
-
-#[test]
-fn the_size_limit_is_about_the_batch_as_received() {
-    let build = |codec| {
-        let mut builder = BatchBuilder::new(codec);
-        builder.push(NewRecord { timestamp: TimestampMs(T), key: None, value: Some(&[b'y'; 100_000]), headers: &[] });
-        builder.build()
-    };
-    let rules = ProduceRules { batch_bytes_max: 100_000, ..rules() };
-    assert!(build(Codec::Gzip).admit(&rules).is_ok(), "case P4: compressed size counts");
-    assert_eq!(build(Codec::None).admit(&rules).map_err(|error| error.code()), Err(ErrorCode::MessageTooLarge));
-}
-
-#[test]
-fn append_time_replaces_every_record_time_and_the_crc_follows() {
-    let mut batch = parse(vector("V17")).expect("parses");
-    batch.stamp_append_time(TimestampMs(T + 77));
-    assert_eq!(batch.verify_crc(), Ok(()));
-    assert_eq!(batch.timestamp_type(), TimestampType::LogAppendTime);
-    assert!(records_of(&batch).iter().all(|record| record.timestamp == TimestampMs(T + 77)), "case P18");
-}
-
-#[test]
-fn create_times_are_base_plus_delta_in_any_order() {
-    let batch = parse(vector("V17")).expect("parses");
-    let times: Vec<i64> = records_of(&batch).iter().map(|record| record.timestamp.0 - T).collect();
-    assert_eq!(times, [5000, 0, 9000, 1000]);
-}
-
-#[test]
-fn placing_changes_offset_and_epoch_and_keeps_the_crc() {
-    let mut batch = parse(vector("V17")).expect("parses");
-    batch.place(Offset(41), LeaderEpoch(7));
-    assert_eq!(
-        (batch.base_offset(), batch.end_offset(), batch.leader_epoch()),
-        (Offset(41), Offset(45), LeaderEpoch(7))
-    );
-    assert_eq!(batch.verify_crc(), Ok(()));
-    assert_eq!(records_of(&batch)[3].offset, Offset(44));
-}
-
-#[test]
-fn a_decompression_bomb_is_refused() {
-    let bomb = vec![0_u8; 64 << 20];
-    for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
-        let packed = codec.compress(&bomb);
-        let outcome = codec.decompress(&packed, 1 << 20);
-        assert_eq!(outcome, Err(BatchError::InflatedTooLarge { max: 1 << 20 }), "{}", codec.name());
-        assert_eq!(codec.decompress(&packed, bomb.len()).as_deref(), Ok(&bomb[..]), "{}", codec.name());
-    }
-}
-
-#[test]
-fn a_snappy_length_that_no_block_can_reach_allocates_nothing() {
-    let claim = Bytes::from_static(&[0xff, 0xff, 0xff, 0x7f, 0, 0]);
-    assert!(matches!(Codec::Snappy.decompress(&claim, 256 << 20), Err(BatchError::Corrupt(_))));
-}
-
-fn any_codec() -> impl Strategy<Value = Codec> {
-    prop::sample::select(Codec::ALL.to_vec())
-}
-
-prop_compose! {
-    fn any_record()(
-        timestamp in 0..T,
-        key in prop::option::of(prop::collection::vec(any::<u8>(), 0..20)),
-        value in prop::option::of(prop::collection::vec(any::<u8>(), 0..200)),
-        headers in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..5), prop::option::of(prop::collection::vec(any::<u8>(), 0..5))), 0..4),
-    ) -> Record {
-        let headers = headers.into_iter().map(|(name, value)| Header { name: name.into(), value: value.map(Bytes::from) }).collect();
-        Record { offset: Offset(0), timestamp: TimestampMs(timestamp), key: key.map(Bytes::from), value: value.map(Bytes::from), headers }
-    }
-}
-
-fn build(records: &[Record], codec: Codec) -> Batch {
+/// Three records, a millisecond apart.
+fn three(codec: Codec) -> Batch {
     let mut builder = BatchBuilder::new(codec);
-    for record in records {
-        builder.push(NewRecord {
-            timestamp: record.timestamp,
-            key: record.key.as_deref(),
-            value: record.value.as_deref(),
-            headers: &record.headers,
-        });
+    for (index, value) in (0..).zip([b"v0", b"v1", b"v2"]) {
+        builder.push(record(T + index, Some(b"k"), Some(value)));
     }
     builder.build()
 }
 
-proptest! {
-    #[test]
-    fn records_read_back_as_they_were_pushed(mut records in prop::collection::vec(any_record(), 1..20), codec in any_codec()) {
-        for (at, record) in records.iter_mut().enumerate() {
-            record.offset = Offset(at as u64);
-        }
-        let batch = build(&records, codec).admit(&rules()).expect("what we build is sound");
-        prop_assert_eq!(records_of(&batch), &records[..]);
-        prop_assert_eq!(parse(bytes_of(&batch)), Ok(batch));
-    }
+/// A batch of these record bytes, made as no builder would.
+fn raw_batch(records: &'static [u8], change: impl FnOnce(&mut [u8; BATCH_HEADER_BYTES])) -> Batch {
+    let mut head = *three(Codec::None).head();
+    layout::LAST_OFFSET_DELTA.set(&mut head, 0);
+    layout::RECORD_COUNT.set(&mut head, 1);
+    layout::MAX_TIMESTAMP.set(&mut head, T);
+    change(&mut head);
+    Batch::seal(head, Bytes::from_static(records))
+}
 
-    #[test]
-    fn another_codec_keeps_the_records(records in prop::collection::vec(any_record(), 1..20), from in any_codec(), to in any_codec()) {
-        let batch = build(&records, from);
-        let recoded = batch.clone().admit(&ProduceRules { codec: Some(to), ..rules() }).expect("sound");
-        prop_assert_eq!(recoded.codec(), Some(to));
-        prop_assert_eq!(records_of(&recoded), records_of(&batch));
-    }
+fn whole(batch: &Batch) -> Bytes {
+    let mut bytes = Vec::new();
+    batch.put(&mut bytes);
+    bytes.into()
+}
 
-    /// A flip in what the CRC covers is seen; one before it changes the place, the length or the magic, never a record.
-    #[test]
-    fn a_flipped_bit_never_changes_a_record(records in prop::collection::vec(any_record(), 1..5), codec in any_codec(), bit: prop::sample::Index) {
-        let batch = build(&records, codec);
-        let mut bytes = bytes_of(&batch).to_vec();
-        let bit = bit.index(bytes.len() * 8);
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(admitted) = parse(bytes.into()).and_then(|batch| batch.admit(&rules())) {
-            prop_assert!(bit / 8 < field::MAGIC);
-            prop_assert_eq!(admitted.records_bytes(), batch.records_bytes());
-        }
-    }
+#[test]
+fn header_fields_are_where_kafka_puts_them() {
+    let stamp = ProducerStamp { id: ProducerId(7), epoch: ProducerEpoch(3), base_sequence: 11 };
+    let mut builder = BatchBuilder::new(Codec::Zstd).producer(stamp).transactional();
+    builder.push(record(T, None, Some(b"a")));
+    builder.push(record(T - 5, None, Some(b"b")));
+    let mut batch = builder.build();
+    batch.place(Offset(0x0102_0304_0506), LeaderEpoch(9));
+    let head = batch.head();
+    assert_eq!(head[..8], [0, 0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(head[8..12], u32::try_from(batch.size() - 12).unwrap().to_be_bytes());
+    assert_eq!((&head[12..16], head[16]), (&[0, 0, 0, 9][..], 2));
+    assert_eq!(head[21..27], [0, 0b1_0100, 0, 0, 0, 1]);
+    assert_eq!((&head[27..35], &head[35..43]), (&T.to_be_bytes()[..], &T.to_be_bytes()[..]));
+    assert_eq!(head[43..57], [0, 0, 0, 0, 0, 0, 0, 7, 0, 3, 0, 0, 0, 11]);
+    assert_eq!(head[57..61], [0, 0, 0, 2]);
+    assert_eq!(batch.base_offset(), Offset(0x0102_0304_0506));
+    assert_eq!(batch.end_offset(), Offset(0x0102_0304_0508));
+    assert_eq!((batch.leader_epoch(), batch.record_count(), batch.offset_span()), (LeaderEpoch(9), 2, 2));
+    assert_eq!((batch.codec(), batch.producer()), (Some(Codec::Zstd), Some(stamp)));
+    assert!(batch.is_transactional() && !batch.is_control());
+    assert_eq!(batch.verify_crc(), Ok(()), "placing is outside the CRC");
+}
 
-    #[test]
-    fn a_cut_batch_is_refused(records in prop::collection::vec(any_record(), 1..5), codec in any_codec(), at: prop::sample::Index) {
-        let bytes = bytes_of(&build(&records, codec));
-        let cut = bytes.slice(..at.index(bytes.len() - 1) + 1);
-        if cut.len() < bytes.len() {
-            prop_assert!(parse(cut).is_err());
-        }
+#[test]
+fn take_yields_whole_batches_only() {
+    let first = three(Codec::None);
+    let second = three(Codec::Lz4);
+    let mut buf = Bytes::from([whole(&first), whole(&second)].concat());
+    assert_eq!(Batch::take(&mut buf), Ok(Some(first.clone())));
+    assert_eq!(Batch::take(&mut buf), Ok(Some(second)));
+    assert_eq!(Batch::take(&mut buf), Ok(None));
+    for cut in 1..first.size() {
+        let mut short = whole(&first).slice(..cut);
+        let need = if cut < BATCH_HEADER_BYTES { BATCH_HEADER_BYTES } else { first.size() };
+        assert_eq!(Batch::take(&mut short), Err(BatchError::Cut { need, have: cut }));
+        assert_eq!(short.len(), cut, "an error takes nothing");
     }
+}
 
-    #[test]
-    fn any_bytes_are_refused_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..300), seal: bool) {
-        if bytes.len() > 61 {
-            let counted = (bytes.len() - 12) as u32;
-            bytes[8..12].copy_from_slice(&counted.to_be_bytes());
-            bytes[16] = 2;
-        }
-        let Ok(Some(mut batch)) = Batch::take(&mut bytes.into()) else { return Ok(()) };
-        if seal {
-            batch.seal();
-        }
-        if let Ok(records) = batch.records() {
-            records.for_each(drop);
-        }
-        let _ = batch.admit(&rules());
-    }
+#[test]
+fn take_refuses_headers_that_are_none() {
+    let check = |at: usize, bytes: &[u8], expected: BatchError| {
+        let mut batch = whole(&three(Codec::None)).to_vec();
+        batch[at..at + bytes.len()].copy_from_slice(bytes);
+        assert_eq!(Batch::take(&mut Bytes::from(batch)), Err(expected));
+    };
+    check(16, &[0], BatchError::OldFormat(0));
+    check(16, &[1], BatchError::OldFormat(1));
+    check(16, &[3], BatchError::Malformed("unknown magic"));
+    check(16, &[0xff], BatchError::Malformed("unknown magic"));
+    check(8, &[0xff; 4], BatchError::Malformed("negative length"));
+    check(8, &[0, 0, 0, 48], BatchError::Malformed("length shorter than the header"));
+    check(8, &[0x7f, 0xff, 0xff, 0xff], BatchError::Cut { need: 0x8000_000b, have: 91 });
+    check(0, &[0xff; 8], BatchError::Malformed("negative base offset"));
+    check(0, &i64::MAX.to_be_bytes(), BatchError::Malformed("offsets past 2^63"));
+    check(23, &[0xff; 4], BatchError::Malformed("negative last offset delta"));
+    check(57, &[0xff; 4], BatchError::Malformed("negative record count"));
+    // An old message set may be shorter than the header of a batch.
+    let mut old = Bytes::from_static(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 14, 1, 2, 3, 4, 0, 0]);
+    assert_eq!(Batch::take(&mut old), Err(BatchError::OldFormat(0)));
+}
 
-    #[test]
-    fn any_bytes_inflate_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), codec in any_codec()) {
-        let _ = codec.decompress(&bytes.into(), 1 << 16);
+#[test]
+fn header_contradictions_are_refused() {
+    let check = |name: &str, change: &dyn Fn(&mut [u8; BATCH_HEADER_BYTES]), expected: Result<(), BatchError>| {
+        let good = three(Codec::None);
+        let mut head = good.head;
+        change(&mut head);
+        let batch = Batch::seal(head, good.records);
+        assert_eq!(batch.clone().admit(&rules()).map(|admitted| assert_eq!(admitted, batch)), expected, "{name}");
+    };
+    let malformed = |what| Err(BatchError::Malformed(what));
+    let contradict = malformed("record count and last offset delta contradict");
+    check("as built", &|_| {}, Ok(()));
+    check("P1: delta too large", &|head| layout::LAST_OFFSET_DELTA.set(head, 5), contradict.clone());
+    check("P1: delta always 0", &|head| layout::LAST_OFFSET_DELTA.set(head, 0), contradict.clone());
+    check("count 2 of 3", &|head| layout::RECORD_COUNT.set(head, 2), contradict);
+    check("no records", &|head| layout::RECORD_COUNT.set(head, 0), malformed("no records"));
+    let both = |head: &mut [u8; BATCH_HEADER_BYTES], count| {
+        layout::RECORD_COUNT.set(head, count);
+        layout::LAST_OFFSET_DELTA.set(head, count - 1);
+    };
+    check("2 of 3", &|head| both(head, 2), malformed("bytes left after the last record"));
+    check("4 of 3", &|head| both(head, 4), malformed("records end inside a record"));
+    check("2^31 - 1", &|head| both(head, i32::MAX), malformed("more records than a batch may hold"));
+    check("base offset", &|head| layout::BASE_OFFSET.set(head, 1), malformed("base offset is not 0"));
+    check("leader epoch of a client is ignored", &|head| layout::LEADER_EPOCH.set(head, 3), Ok(()));
+    for codec in 5..8 {
+        check("codec", &|head| layout::ATTRIBUTES.set(head, codec), malformed("unknown codec"));
     }
+    let control = malformed("clients may not write control batches");
+    check("control", &|head| layout::ATTRIBUTES.set(head, 1 << 5), control);
+    for bit in 6..16 {
+        let reserved = malformed("reserved attribute bits are set");
+        check("reserved", &|head| layout::ATTRIBUTES.set(head, (1_u16 << bit).cast_signed()), reserved);
+    }
+    check("broker's clock", &|head| layout::ATTRIBUTES.set(head, 1 << 3), Err(BatchError::TimestampType));
+    let lonely = malformed("transactional without a producer id");
+    check("transactional", &|head| layout::ATTRIBUTES.set(head, 1 << 4), lonely);
+    let producer = |head: &mut [u8; BATCH_HEADER_BYTES], id, epoch, sequence| {
+        layout::PRODUCER_ID.set(head, id);
+        layout::PRODUCER_EPOCH.set(head, epoch);
+        layout::BASE_SEQUENCE.set(head, sequence);
+    };
+    check("producer", &|head| producer(head, 0, 0, 0), Ok(()));
+    check("last sequence", &|head| producer(head, i64::MAX, i16::MAX, i32::MAX), Ok(()));
+    check("no sequence", &|head| producer(head, 7, 0, -1), malformed("producer id without a sequence"));
+    check("no epoch", &|head| producer(head, 7, -1, 0), malformed("producer id without a producer epoch"));
+    check("sequence of nobody", &|head| producer(head, -1, 5, 5), Ok(()));
+}
+
+#[test]
+fn malformed_records_are_refused() {
+    let check = |records: &'static [u8], expected: Result<(), &'static str>| {
+        let batch = raw_batch(records, |_| {});
+        let expected = expected.map_err(BatchError::Malformed);
+        assert_eq!(batch.clone().admit(&rules()).map(|_| ()), expected, "{records:x?}");
+        // Readers see the same as validation did.
+        let read: Result<Vec<Record>, BatchError> = batch.records().unwrap().collect();
+        match expected {
+            Err(BatchError::Malformed("offset deltas are not 0, 1, 2 and so on")) => assert!(read.is_err()),
+            _ => assert_eq!(read.map(|_| ()), expected, "{records:x?}"),
+        }
+    };
+    check(&[12, 0, 0, 0, 1, 0, 0], Ok(()));
+    // Attribute bits of a record have no meaning, and Kafka takes any.
+    check(&[12, 0xff, 0, 0, 1, 0, 0], Ok(()));
+    // Lengths in more bytes than needed.
+    check(&[14, 0, 0, 0, 1, 0x80, 0x00, 0], Ok(()));
+    check(&[], Err("records end inside a record"));
+    check(&[1, 0, 0, 0, 1, 0, 0], Err("negative record length"));
+    check(&[14, 0, 0, 0, 1, 0, 0], Err("records end inside a record"));
+    check(&[10, 0, 0, 0, 1, 0, 0], Err("records end inside a record"));
+    check(&[14, 0, 0, 0, 1, 0, 0, 0], Err("bytes left in a record"));
+    check(&[12, 0, 0, 0, 1, 0, 0, 0], Err("bytes left after the last record"));
+    check(&[12, 0, 0, 2, 1, 0, 0], Err("offset deltas are not 0, 1, 2 and so on"));
+    check(&[12, 0, 0, 1, 1, 0, 0], Err("offset deltas are not 0, 1, 2 and so on"));
+    check(&[12, 0, 0, 0, 3, 0, 0], Err("negative key length"));
+    check(&[12, 0, 0, 0, 0, 3, 0], Err("negative value length"));
+    check(&[12, 0, 0, 0, 0, 2, 0], Err("records end inside a record"));
+    check(&[12, 0, 0, 0, 1, 1, 1], Err("negative header count"));
+    check(&[12, 0, 0, 0, 1, 1, 2], Err("records end inside a record"));
+    check(&[16, 0, 0, 0, 1, 1, 2, 0, 1], Ok(()));
+    // P12: a header's name may be empty, but not null.
+    check(&[16, 0, 0, 0, 1, 1, 2, 1, 1], Err("null header name"));
+    check(&[16, 0, 0, 0, 1, 1, 2, 3, 1], Err("negative header name length"));
+    check(&[16, 0, 0, 0, 1, 1, 2, 0, 3], Err("negative header value length"));
+    check(&[18, 0, 0, 0, 1, 1, 2, 0, 1, 0], Err("bytes left in a record"));
+    // A header count that only a lie can reach reserves nothing.
+    check(&[20, 0, 0, 0, 1, 1, 0xfe, 0xff, 0xff, 0xff, 0x0f], Err("records end inside a record"));
+    check(&[0xff, 0xff, 0xff, 0xff, 0x1f], Err("varint past 32 bits"));
+    check(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x00], Err("varint too long"));
+}
+
+#[test]
+fn damage_is_told_from_malice_by_the_crc() {
+    // Both wrong: the count may be a flipped bit, so the client is to send the batch again.
+    let mut batch = three(Codec::None);
+    layout::RECORD_COUNT.set(&mut batch.head, 9);
+    assert_eq!(batch.admit(&rules()), Err(BatchError::Corrupt("CRC mismatch")));
+    // The CRC is right, so the stream came damaged from the producer, and would again.
+    let packed = raw_batch(b"\x1f\x8bnot gzip", |head| layout::ATTRIBUTES.set(head, 1));
+    assert_eq!(packed.clone().admit(&rules()), Err(BatchError::Malformed("damaged gzip stream")));
+    assert_eq!(packed.records().err(), Some(BatchError::Corrupt("damaged gzip stream")));
+}
+
+#[test]
+fn size_limit_is_about_the_bytes_received() {
+    // P4: what compresses below the limit is accepted, whatever it was before.
+    let mut builder = BatchBuilder::new(Codec::Gzip);
+    let value = vec![b'y'; 100_000];
+    let uncompressed =
+        builder.push(NewRecord { timestamp: TimestampMs(T), key: None, value: Some(&value), headers: &[] });
+    let batch = builder.build();
+    let size = batch.size();
+    assert!(size < 1000 && uncompressed > 100_000);
+    let check = |max: usize, codec: Option<Codec>, expected: Result<(), usize>| {
+        let max = u32::try_from(max).unwrap();
+        let admitted = batch.clone().admit(&ProduceRules { batch_bytes_max: max, codec, ..rules() });
+        assert_eq!(admitted.map(|_| ()), expected.map_err(|size| BatchError::TooLarge { size, max }));
+    };
+    check(size, None, Ok(()));
+    check(size - 1, None, Err(size));
+    // Re-encoding must not smuggle a batch past the limit.
+    check(uncompressed, Some(Codec::None), Ok(()));
+    check(uncompressed - 1, Some(Codec::None), Err(uncompressed));
+}
+
+#[test]
+fn thirty_megabytes_in_a_small_batch_are_accepted_and_a_bomb_is_not() {
+    // P16: highly compressible is no crime.
+    let check = |len: usize, expected: Result<(), BatchError>| {
+        let value = vec![0; len];
+        let mut builder = BatchBuilder::new(Codec::Zstd);
+        builder.push(NewRecord { timestamp: TimestampMs(T), key: None, value: Some(&value), headers: &[] });
+        assert_eq!(builder.build().admit(&rules()).map(|_| ()), expected);
+    };
+    check(30 << 20, Ok(()));
+    check(257 << 20, Err(BatchError::InflatedTooLarge { max: 256 << 20 }));
+}
+
+#[test]
+fn timestamps_are_held_to_the_topics_bounds() {
+    let check = |timestamp: i64, rules: ProduceRules, accepted: bool| {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.push(record(T, None, None));
+        builder.push(record(timestamp, None, None));
+        let admitted = builder.build().admit(&rules).map(|_| ());
+        assert_eq!(admitted, if accepted { Ok(()) } else { Err(BatchError::Timestamp { timestamp }) });
+    };
+    check(T + HOUR_MS, rules(), true);
+    check(T + HOUR_MS + 1, rules(), false);
+    // C5: the year 2099.
+    check(4_070_908_800_000, rules(), false);
+    check(4_070_908_800_000, ProduceRules { timestamp_after_max_ms: i64::MAX, ..rules() }, true);
+    check(i64::MAX, ProduceRules { timestamp_after_max_ms: i64::MAX, ..rules() }, true);
+    check(0, rules(), true);
+    check(T - i64::MAX, rules(), true);
+    check(i64::MIN, rules(), false);
+    let recent = ProduceRules { timestamp_before_max_ms: HOUR_MS, ..rules() };
+    check(T - HOUR_MS, recent, true);
+    check(T - HOUR_MS - 1, recent, false);
+    check(-1, recent, true);
+    check(-2, recent, false);
+    check(0, ProduceRules { timestamp_type: TimestampType::LogAppendTime, ..recent }, true);
+}
+
+#[test]
+fn latest_timestamp_is_true_whatever_the_header_says() {
+    let check = |header_max: i64, expected_header: i64| {
+        for codec in Codec::ALL {
+            let good = three(codec);
+            let mut head = good.head;
+            layout::MAX_TIMESTAMP.set(&mut head, header_max);
+            let batch = Batch::seal(head, good.records);
+            let admitted = batch.clone().admit_timed(&rules()).unwrap();
+            assert_eq!(admitted, Admitted { batch: batch.clone(), latest: TimestampMs(T + 2) });
+            assert_eq!(batch.latest_timestamp(), Ok(TimestampMs(T + 2)));
+            assert_eq!(batch.max_timestamp(), TimestampMs(expected_header));
+        }
+    };
+    check(T + 2, T + 2);
+    check(T, T);
+    check(-1, T);
+    check(i64::MAX, i64::MAX);
+}
+
+#[test]
+fn log_append_time_is_every_records_time() {
+    // P18, over each codec: the stamp is in the header, so no record is rewritten.
+    for codec in Codec::ALL {
+        let mut batch = three(codec);
+        batch.stamp_append_time(TimestampMs(T + 777));
+        assert_eq!(
+            (batch.timestamp_type(), batch.max_timestamp()),
+            (TimestampType::LogAppendTime, TimestampMs(T + 777))
+        );
+        assert_eq!(batch.verify_crc(), Ok(()), "{codec}");
+        assert_eq!(batch.records_bytes(), three(codec).records_bytes());
+        let times: Vec<i64> = batch.records().unwrap().map(|record| record.unwrap().timestamp.0).collect();
+        assert_eq!(times, [T + 777; 3]);
+        assert_eq!(batch.latest_timestamp(), Ok(TimestampMs(T + 777)));
+    }
+}
+
+#[test]
+fn stamping_does_not_bless_damaged_records() {
+    // Rule R13: what was damaged between validation and append is still seen by whoever checks the CRC.
+    let mut batch = three(Codec::None);
+    let mut damaged = batch.records.to_vec();
+    damaged[6] ^= 0x10;
+    batch.records = damaged.into();
+    batch.stamp_append_time(TimestampMs(T));
+    assert_eq!(batch.verify_crc(), Err(BatchError::Corrupt("CRC mismatch")));
+}
+
+#[test]
+fn compression_type_re_encodes_other_codecs_only() {
+    for from in Codec::ALL {
+        for to in Codec::ALL {
+            let batch = three(from);
+            let admitted = batch.clone().admit(&ProduceRules { codec: Some(to), ..rules() }).unwrap();
+            assert_eq!((admitted.codec(), admitted.verify_crc()), (Some(to), Ok(())));
+            let read = |batch: &Batch| batch.records().unwrap().collect::<Result<Vec<Record>, BatchError>>();
+            assert_eq!(read(&admitted), read(&batch), "{from} to {to}");
+            assert_eq!(whole(&admitted), whole(&three(to)), "{from} to {to}");
+            if from == to {
+                assert_eq!(admitted.records.as_ptr(), batch.records.as_ptr(), "the producer's bytes are shared");
+            }
+        }
+    }
+}
+
+#[test]
+fn keyless_records_are_refused_on_compacted_topics_only() {
+    let check = |key: Option<&'static [u8]>, compacted: bool, expected: Result<(), BatchError>| {
+        let mut builder = BatchBuilder::new(Codec::Snappy);
+        builder.push(record(T, Some(b"k"), None));
+        builder.push(record(T, key, None));
+        assert_eq!(builder.build().admit(&ProduceRules { compacted, ..rules() }).map(|_| ()), expected);
+    };
+    check(None, false, Ok(()));
+    check(None, true, Err(BatchError::Malformed("record without a key in a compacted topic")));
+    // P10: an empty key is a key.
+    check(Some(b""), true, Ok(()));
+}
+
+#[test]
+fn holes_of_a_compacted_batch_are_kept() {
+    let check = |records: &'static [u8], span: i32, expected: &[Result<u64, BatchError>]| {
+        let mut batch = raw_batch(records, |head| {
+            layout::LAST_OFFSET_DELTA.set(head, span - 1);
+            layout::RECORD_COUNT.set(head, 2);
+        });
+        batch.place(Offset(100), LeaderEpoch(0));
+        let read: Vec<_> = batch.records().unwrap().map(|record| record.map(|record| record.offset.0)).collect();
+        assert_eq!(read, expected);
+        assert_eq!(batch.end_offset(), Offset(100 + u64::from(span.unsigned_abs())));
+    };
+    let disordered = || Err(BatchError::Malformed("offset delta out of order"));
+    check(&[12, 0, 0, 4, 1, 0, 0, 12, 0, 0, 10, 1, 0, 0], 10, &[Ok(102), Ok(105)]);
+    check(&[12, 0, 0, 4, 1, 0, 0, 12, 0, 0, 10, 1, 0, 0], 5, &[Ok(102), disordered()]);
+    check(&[12, 0, 0, 4, 1, 0, 0, 12, 0, 0, 4, 1, 0, 0], 10, &[Ok(102), disordered()]);
+    check(&[12, 0, 0, 4, 1, 0, 0, 12, 0, 0, 2, 1, 0, 0], 10, &[Ok(102), disordered()]);
+}
+
+#[test]
+fn errors_have_kafkas_codes() {
+    for (error, code) in [
+        (BatchError::Cut { need: 61, have: 1 }, 2),
+        (BatchError::Corrupt("CRC mismatch"), 2),
+        (BatchError::TooLarge { size: 2, max: 1 }, 10),
+        (BatchError::InflatedTooLarge { max: 1 }, 10),
+        (BatchError::Timestamp { timestamp: 1 }, 32),
+        (BatchError::TimestampType, 32),
+        (BatchError::Malformed("unknown codec"), 87),
+        (BatchError::OldFormat(1), 87),
+    ] {
+        assert_eq!(error.code().kafka(), code, "{error}");
+    }
+    assert_eq!(BatchError::Malformed("x").code(), ErrorCode::InvalidRecord);
 }

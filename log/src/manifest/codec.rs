@@ -129,11 +129,15 @@ impl ManifestNode {
     }
 }
 
-/// Size of the encoded entry in bytes.
-pub(super) fn entry_size(entry: &SegmentEntry) -> usize {
+/// Encoded size of each entry, in bytes.
+pub(super) fn entry_sizes(entries: &[SegmentEntry]) -> Vec<usize> {
     let mut out = BytesMut::new();
-    put_entry(&mut out, entry);
-    out.len()
+    let size = |entry| {
+        out.clear();
+        put_entry(&mut out, entry);
+        out.len()
+    };
+    entries.iter().map(size).collect()
 }
 
 fn begin(magic: &[u8; 4]) -> BytesMut {

@@ -73,6 +73,15 @@ impl SegmentEntry {
         }
     }
 
+    /// Whether the object can hold a segment of `partition`, by its name: the partition in it is not encoded again.
+    pub(super) fn may_stand_in(&self, partition: PartitionId) -> bool {
+        match &self.object {
+            ObjectKey::Segment(name) => name.partition == partition,
+            ObjectKey::Bundle(_) => true,
+            ObjectKey::Manifest(_) => false,
+        }
+    }
+
     /// Bytes of header and index, from the object's start.
     #[must_use]
     pub fn index_bytes(&self) -> Range<u64> {

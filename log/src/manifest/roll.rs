@@ -3,7 +3,7 @@
 //! A roll needs nothing but the root: it never reads the bucket. What it names it also hands out, to be uploaded first (rule T6).
 
 use super::ManifestRoot;
-use super::codec::entry_size;
+use super::codec::entry_sizes;
 use super::entry::RolledRef;
 use super::node::{LEVEL_MAX, ManifestNode, NodeItems};
 use crate::object_key::{GcEpoch, ObjectKey, PartitionObject};
@@ -92,7 +92,7 @@ impl ManifestRoot {
 
     /// How many of the newest entries stay in the root: all, or about `inline_bytes_kept` of them once they have outgrown it.
     fn kept_inline(&self, limits: RollLimits) -> usize {
-        let sizes: Vec<usize> = self.entries.iter().map(entry_size).collect();
+        let sizes = entry_sizes(&self.entries);
         if sizes.iter().sum::<usize>() <= limits.inline_bytes_max {
             return self.entries.len();
         }

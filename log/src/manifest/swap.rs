@@ -26,6 +26,7 @@ impl ManifestRoot {
         epoch: LeaderEpoch,
     ) -> Result<ManifestRoot, SwapConflict> {
         let mut root = self.next(epoch);
+        assert!(outputs.iter().all(|output| output.may_stand_in(self.partition)), "another partition's object");
         replace(&mut root.entries, inputs, outputs)?;
         assert!(inputs.iter().all(|input| input.end <= self.stable_end), "rule C2: a swap stays below stable_end");
         Ok(root)
@@ -60,6 +61,7 @@ impl ManifestNode {
         outputs: Vec<SegmentEntry>,
     ) -> Result<ManifestNode, SwapConflict> {
         let NodeItems::Segments(entries) = &self.items else { return Err(SwapConflict) };
+        assert!(outputs.iter().all(|output| output.may_stand_in(self.partition)), "another partition's object");
         let mut entries = entries.clone();
         replace(&mut entries, inputs, outputs)?;
         Ok(ManifestNode::new(self.partition, NodeItems::Segments(entries)))

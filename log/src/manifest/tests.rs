@@ -20,6 +20,8 @@ struct Model {
     bucket: BTreeMap<ObjectKey, Bytes>,
     /// Every segment ever appended or swapped in, in order of offset.
     all: Vec<SegmentEntry>,
+    /// What moves of the log start have dropped so far.
+    dropped: BTreeSet<ObjectKey>,
     limits: RollLimits,
     names: u128,
     epoch: LeaderEpoch,
@@ -40,7 +42,16 @@ struct Appended {
 impl Model {
     fn new(limits: RollLimits) -> Model {
         let view = ManifestView::new(ManifestRoot::new(PARTITION));
-        Model { view, bucket: BTreeMap::new(), all: Vec::new(), limits, names: 0, epoch: LeaderEpoch(0), clock: 1_000 }
+        Model {
+            view,
+            bucket: BTreeMap::new(),
+            all: Vec::new(),
+            dropped: BTreeSet::new(),
+            limits,
+            names: 0,
+            epoch: LeaderEpoch(0),
+            clock: 1_000,
+        }
     }
 
     fn random(&mut self) -> u128 {
@@ -228,6 +239,9 @@ impl Model {
         assert!(named.is_disjoint(&after), "rule G2: what is dropped is referenced no more");
         let gone: BTreeSet<ObjectKey> = before.difference(&after).copied().collect();
         assert!(gone.is_subset(&named), "all that is referenced no more is dropped");
+        let again: BTreeSet<ObjectKey> = named.intersection(&self.dropped).copied().collect();
+        assert!(again.is_empty(), "what an earlier move dropped is named again: {again:?}");
+        self.dropped.extend(named);
     }
 }
 
@@ -546,6 +560,52 @@ fn log_start_beyond_the_tiered_end_keeps_the_newest_segment() {
     model.append(hourly(10));
     let dropped = ask(&mut model.view, &model.bucket, |view| view.dropped_by(Offset(50_000_000)));
     assert_eq!(dropped.segments, [newest]);
+}
+
+/// Each move of the log start through a rolled manifest names the segments that it passes, and those alone.
+#[test]
+fn moves_through_a_rolled_manifest_drop_each_segment_once() {
+    let mut model = rolled_model();
+    let rolled = model.view.root().rolled()[0].clone();
+    assert!(rolled.totals.segment_count > 3);
+    (0..24).for_each(|nth| model.advance(Offset(nth * 1_000_000 + 1)));
+    assert_eq!(model.all.iter().filter(|entry| model.dropped.contains(&entry.object)).count(), 23);
+    assert!(model.dropped.contains(&rolled.object));
+}
+
+/// Kafka's arithmetic: a segment goes when what is newer has the size, or when its age is over the limit, not at it.
+#[test]
+fn retention_keeps_a_segment_at_the_limit() {
+    let mut model = Model::new(TINY);
+    (0..4).for_each(|_| model.append(Appended { size: 100, offsets: 10, records: 10, waited_ms: 1_000, ..hourly(0) }));
+    for (size_max, tail_size, start) in
+        [(301, 0, 0), (300, 0, 10), (100, 0, 30), (100, 100, 40), (99, 1, 30), (0, 0, 40)]
+    {
+        check_retained(&mut model, Retention { size_max: Some(size_max), ..Retention::default() }, 0, tail_size, start);
+    }
+    // Appended at 2 000, 3 000, 4 000 and 5 000.
+    for (now, start) in [(3_000, 0), (3_001, 10), (4_001, 20), (6_000, 30), (6_001, 40)] {
+        check_retained(&mut model, Retention { age_ms_max: Some(1_000), ..Retention::default() }, now, 0, start);
+    }
+    check_retained(&mut model, Retention::default(), i64::MAX, 0, 0);
+}
+
+fn check_retained(model: &mut Model, retention: Retention, now: i64, tail_size: u64, start: u64) {
+    let now = TimestampMs(now);
+    let found = ask(&mut model.view, &model.bucket, |view| view.retention_start(retention, now, tail_size));
+    assert_eq!(found, Offset(start), "{retention:?} at {now} with a tail of {tail_size}");
+}
+
+/// Rule P5: the newest entry stays in the root even when it alone outgrows what a roll leaves there.
+#[test]
+fn oversized_newest_entry_stays_in_the_root() {
+    let mut model = Model::new(TINY);
+    (0..3).for_each(|nth| model.append(hourly(nth)));
+    model.append(Appended { epochs: 300, ..hourly(3) });
+    let root = model.view.root();
+    assert_eq!(root.entries().len(), 1);
+    assert_eq!(root.newest().map(|entry| entry.end), Some(root.tiered_end));
+    assert_eq!(root.rolled().last().map(|rolled| rolled.end), Some(Offset(3_000_000)));
 }
 
 #[test]

@@ -29,6 +29,16 @@ pub enum Lookup<T> {
     Need(RolledRef),
 }
 
+impl<T> Lookup<T> {
+    /// The same with another answer.
+    pub fn map<U>(self, answer: impl FnOnce(T) -> U) -> Lookup<U> {
+        match self {
+            Lookup::Found(found) => Lookup::Found(answer(found)),
+            Lookup::Need(rolled) => Lookup::Need(rolled),
+        }
+    }
+}
+
 /// How much of a log to keep. Age is that of the broker's append time, so that no client's clock pins or expires a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
@@ -234,7 +244,8 @@ impl ManifestView {
     }
 
     /// What leaves the manifest when `log_start` moves to `to`: for the drop log of that transaction (rule G2). Leaves out
-    /// `newest`, which stays referenced (rule P5); what earlier moves dropped is not named again.
+    /// `newest`, which stays referenced (rule P5); what earlier moves dropped is not named again. A segment that was `newest`
+    /// when the log start passed it is named while it is in the root; once rolled, it is an orphan for the daily collection.
     pub fn dropped_by(&self, to: Offset) -> Lookup<Dropped> {
         let mut dropped = Dropped::default();
         let newest = self.root.tiered_end;

@@ -41,7 +41,7 @@ impl ReadBounds {
 
 impl SegmentIndex {
     /// The batches in `data`, the bytes that `span.bytes` names, all checked: the chunk's CRC, each batch's own CRC, that
-    /// each follows the one before, and that offsets, times and leader epochs are those of the index.
+    /// each follows the one before, and that offsets and leader epochs are those of the index.
     ///
     /// `span` comes from this index. # Errors
     /// `Cut`, `Corrupt`, `Malformed` or `Batch`: none of the bytes may be served; read them again from another place.
@@ -89,7 +89,6 @@ impl SegmentIndex {
         let malformed = |reason| Err(SegmentError::Malformed { what: WHAT, reason });
         let first = out.len();
         let mut at = chunk.base;
-        let mut max_timestamp = None;
         loop {
             let unsound = |source| SegmentError::Batch { at, source };
             let Some(batch) = Batch::take(&mut bytes).map_err(unsound)? else { break };
@@ -102,7 +101,6 @@ impl SegmentIndex {
             if batch.leader_epoch() != self.epoch_at(base) {
                 return malformed("a batch is of another leader epoch than the index says");
             }
-            max_timestamp = max_timestamp.max(Some(batch.max_timestamp()));
             at = end;
             out.push(batch);
         }
@@ -111,7 +109,6 @@ impl SegmentIndex {
                 malformed("the batches do not fill the chunk")
             }
             () if (out.len() - first) as u64 != u64::from(chunk.batch_count) => malformed("another count of batches"),
-            () if max_timestamp != Some(chunk.max_timestamp) => malformed("another largest timestamp"),
             () => Ok(()),
         }
     }

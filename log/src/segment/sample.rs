@@ -73,15 +73,29 @@ pub(crate) fn batch(sample: &Sample, base: Offset, epoch: LeaderEpoch) -> Batch 
             (0..sample.value_bytes).map(|at| (base.0 as usize * 31 + nth * 7 + at * at) as u8).collect();
         builder.push(NewRecord { timestamp: TimestampMs(time), key: None, value: Some(&value), headers: &[] });
     }
-    let mut bytes = BytesMut::new();
-    builder.build().put(&mut bytes);
-    let last_offset_delta = sample.times.len() as u32 - 1 + sample.hole;
-    bytes[23..27].copy_from_slice(&last_offset_delta.to_be_bytes());
-    let crc = crc32c::crc32c(&bytes[21..]);
-    bytes[17..21].copy_from_slice(&crc.to_be_bytes());
-    let mut batch = Batch::take(&mut bytes.freeze()).expect("a sound batch").expect("not empty");
+    let mut batch = with_last_offset_delta(&builder.build(), sample.times.len() as u32 - 1 + sample.hole);
     batch.place(base, epoch);
     batch
+}
+
+/// The batch with another last offset delta.
+pub(crate) fn with_last_offset_delta(batch: &Batch, last_offset_delta: u32) -> Batch {
+    patched(batch, 23, &last_offset_delta.to_be_bytes())
+}
+
+/// The batch with another largest timestamp, which its records need not bear out.
+pub(crate) fn with_max_timestamp(batch: &Batch, max_timestamp: i64) -> Batch {
+    patched(batch, 35, &max_timestamp.to_be_bytes())
+}
+
+/// The batch with other bytes at a place in its header, and a CRC to match.
+fn patched(batch: &Batch, at: usize, field: &[u8]) -> Batch {
+    let mut bytes = BytesMut::new();
+    batch.put(&mut bytes);
+    bytes[at..at + field.len()].copy_from_slice(field);
+    let crc = crc32c::crc32c(&bytes[21..]);
+    bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+    Batch::take(&mut bytes.freeze()).expect("a sound batch").expect("not empty")
 }
 
 /// A segment in the making, and all that a plain list says of it.

@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!((index.base(), index.end()), (meta.base, meta.end));
         prop_assert_eq!(index.batch_count(), batches.len() as u64);
         prop_assert_eq!(meta.record_count, batches.iter().map(|(batch, _)| u64::from(batch.record_count())).sum::<u64>());
-        prop_assert_eq!(Some(meta.max_timestamp), batches.iter().map(|(batch, _)| batch.max_timestamp()).max());
+        prop_assert_eq!(Some(meta.max_timestamp), batches.iter().flat_map(|(batch, _)| batch.latest_timestamp()).max());
         prop_assert_eq!(Some(meta.max_append_time), batches.last().map(|(_, time)| *time));
         prop_assert_eq!((meta.length, meta.crc), (bytes.len() as u64, crc32c::crc32c(&bytes)));
         prop_assert_eq!((object.length, object.crc), (meta.length, meta.crc));
@@ -237,19 +237,28 @@ fn small() -> (Built, Bytes) {
     (built, bytes)
 }
 
+/// A sparse one, with room between the batches of one chunk for an offset to be wrong and still in order.
+fn small_sparse() -> (Built, Bytes) {
+    let samples: Vec<Sample> = (0..6).map(|nth| Sample { gap: 9, ..Sample::of_times(&[nth, 3]) }).collect();
+    let built = build(&samples, Offset(100), 5, Density::Sparse);
+    let bytes = bytes_of(&built.segment.parts);
+    (built, bytes)
+}
+
 /// S13: a damaged segment is refused; there is no byte in it that no checksum covers.
 #[test]
 fn every_cut_and_every_flipped_bit_is_refused() {
-    let (_, bytes) = small();
-    let sound = read_all(&bytes).expect("sound");
-    assert!(sound.index.chunks().len() > 2, "several chunks");
-    for cut in 0..bytes.len() {
-        assert!(read_all(&bytes.slice(..cut)).is_err(), "cut at {cut}");
-    }
-    for bit in 0..bytes.len() * 8 {
-        let mut damaged = bytes.to_vec();
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(read_all(&damaged.into()).is_err(), "bit {bit} flipped");
+    for (_, bytes) in [small(), small_sparse()] {
+        let sound = read_all(&bytes).expect("sound");
+        assert!(sound.index.chunks().len() > 1, "several chunks");
+        for cut in 0..bytes.len() {
+            assert!(read_all(&bytes.slice(..cut)).is_err(), "cut at {cut}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(read_all(&damaged.into()).is_err(), "bit {bit} flipped");
+        }
     }
 }
 
@@ -284,6 +293,10 @@ fn sound_batches_in_the_wrong_place_are_refused() {
         moved.place(Offset(base), LeaderEpoch(epoch));
         check_replaced(&index, &span, chunk.crc, moved, false);
     }
+    // It ends before the next begins: an offset would be skipped without a word (S7, S19).
+    assert!(chunk.batch_count > 1, "a batch follows in the chunk");
+    let shorter = sample::with_last_offset_delta(&built.batches[0].0, 1);
+    check_replaced(&index, &span, chunk.crc, shorter, false);
 }
 
 /// Puts `batch` for the first of the chunk, with the chunk's checksum made right again.
@@ -322,15 +335,8 @@ fn offsets_more_than_two_to_the_31_apart_stay_in_order() {
 /// Rule C3: compaction may leave nothing of a range, which is still covered.
 #[test]
 fn segment_without_batches_covers_its_range() {
-    let identity =
-        SegmentIdentity { cluster: "c".into(), partition: PARTITION, topic_name: "t".into(), epoch: LeaderEpoch(2) };
-    let built = SegmentWriter::new(identity, Offset(10), Density::Sparse).finish(SegmentTail {
-        end: Offset(20),
-        epochs: vec![EpochStart { epoch: LeaderEpoch(1), start: Offset(10) }],
-        producers: Bytes::from_static(b"p"),
-        aborted: Vec::new(),
-        open: Vec::new(),
-    });
+    let epochs = vec![EpochStart { epoch: LeaderEpoch(1), start: Offset(10) }];
+    let built = SegmentWriter::new(identity(), Offset(10), Density::Sparse).finish(tail(Offset(20), epochs));
     let read = read_all(&bytes_of(&built.parts)).expect("sound");
     assert_eq!((read.index.base(), read.index.end(), read.batches.len()), (Offset(10), Offset(20), 0));
     assert_eq!((built.meta.max_timestamp, built.meta.max_append_time), (TimestampMs::NONE, TimestampMs::NONE));
@@ -354,6 +360,7 @@ fn searches_by_time_answer_as_kafka_does() {
     for (target, offset) in [(T - 61 * DAY, Some(0)), (T, Some(0)), (T + 1, Some(2)), (T + 50 * DAY + 1, None)] {
         check_time(&f16, target, offset);
     }
+    check_largest(&[Sample::of_times(&[4, 7, 7])], 0, 1);
     check_largest(&v17, 0, 2);
     check_largest(&v17, 3, 3);
     check_largest(&[v17[0].clone(), Sample::of_times(&[T - 1])], 0, 2);
@@ -373,6 +380,53 @@ fn check_largest(samples: &[Sample], from: u64, offset: u64) {
     let index = SegmentIndex::parse(&bytes).expect("sound");
     let found = search_largest(&index, &bytes, Offset(from));
     assert_eq!(found.map(|found| found.offset.0), Some(offset), "largest from {from} in {samples:?}");
+}
+
+/// Case F16: times at the ends of 64 bits, in any order, each in a chunk of its own.
+#[test]
+fn extreme_times_stay_what_they_are() {
+    let times = [i64::MAX, i64::MIN, -1, i64::MAX - 1, 0, i64::MIN];
+    let mut writer = SegmentWriter::new(identity(), Offset(0), Density::Dense).with_chunk_bytes(1);
+    for time in times {
+        let batch = batch(&Sample::of_times(&[0]), writer.end(), LeaderEpoch(0));
+        writer.push_timed(&batch, TimestampMs(0), TimestampMs(time)).expect("its CRC is right");
+    }
+    let epochs = vec![EpochStart { epoch: LeaderEpoch(0), start: Offset(0) }];
+    let built = writer.finish(tail(Offset(6), epochs));
+    let index = SegmentIndex::parse(&bytes_of(&built.parts)).expect("sound");
+    let found: Vec<i64> = index.chunks().iter().map(|chunk| chunk.max_timestamp.0).collect();
+    assert_eq!(found, times);
+    assert_eq!(built.meta.max_timestamp, TimestampMs(i64::MAX));
+}
+
+fn identity() -> SegmentIdentity {
+    SegmentIdentity { cluster: "c".into(), partition: PARTITION, topic_name: "t".into(), epoch: LeaderEpoch(2) }
+}
+
+fn tail(end: Offset, epochs: Vec<EpochStart>) -> SegmentTail {
+    SegmentTail { end, epochs, producers: Bytes::from_static(b"p"), aborted: Vec::new(), open: Vec::new() }
+}
+
+/// Cases F12 and F14: a producer's header may understate or overstate its times; searches go by the records.
+#[test]
+fn searches_by_time_do_not_trust_headers() {
+    for claimed in [i64::MIN, 0, 6, i64::MAX] {
+        let mut writer = SegmentWriter::new(identity(), Offset(0), Density::Dense).with_chunk_bytes(1);
+        for times in [[1, 5], [9, 2], [3, 3]] {
+            let batch = batch(&Sample::of_times(&times), writer.end(), LeaderEpoch(0));
+            writer.push(&sample::with_max_timestamp(&batch, claimed), TimestampMs(0)).expect("its CRC is right");
+        }
+        let epochs = vec![EpochStart { epoch: LeaderEpoch(0), start: Offset(0) }];
+        let bytes = bytes_of(&writer.finish(tail(Offset(6), epochs)).parts);
+        let index = SegmentIndex::parse(&bytes).expect("sound");
+        assert_eq!(index.max_timestamp(), TimestampMs(9));
+        for (target, offset) in [(2, Some(1)), (5, Some(1)), (6, Some(2)), (9, Some(2)), (10, None)] {
+            let found = search_time(&index, &bytes, TimestampMs(target), Offset(0));
+            assert_eq!(found.map(|found| found.offset.0), offset, "{target} where headers claim {claimed}");
+        }
+        let largest = search_largest(&index, &bytes, Offset(0));
+        assert_eq!(largest, Some(TimedOffset { offset: Offset(2), timestamp: TimestampMs(9) }));
+    }
 }
 
 /// Large records are shared with whoever holds the batch, not copied.
@@ -401,9 +455,7 @@ fn damaged_batch_is_not_built_in() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     let damaged = Batch::take(&mut bytes.freeze()).expect("its header is sound").expect("not empty");
-    let identity =
-        SegmentIdentity { cluster: "c".into(), partition: PARTITION, topic_name: "t".into(), epoch: LeaderEpoch(0) };
-    let mut writer = SegmentWriter::new(identity, Offset(0), Density::Dense);
+    let mut writer = SegmentWriter::new(identity(), Offset(0), Density::Dense);
     assert!(writer.push(&damaged, TimestampMs(0)).is_err());
     assert_eq!((writer.end(), writer.data_length()), (Offset(0), 0));
 }

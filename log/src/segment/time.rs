@@ -1,6 +1,6 @@
 //! Search for a record by its timestamp, inside batches, compressed ones too.
 //!
-//! A batch's largest timestamp only tells whether looking inside is worth it. Times may be in any order.
+//! Times may be in any order, and the largest one in a batch's header need not be true: records are what counts.
 
 use crate::batch::{Batch, BatchError};
 use crate::ids::{Offset, TimestampMs};
@@ -23,8 +23,7 @@ pub fn first_at_or_after(
     timestamp: TimestampMs,
     from: Offset,
 ) -> Result<Option<TimedOffset>, BatchError> {
-    let worth_it = |batch: &&Batch| batch.end_offset() > from && batch.max_timestamp() >= timestamp;
-    for batch in batches.iter().filter(worth_it) {
+    for batch in batches.iter().filter(|batch| batch.end_offset() > from) {
         for record in batch.records()? {
             let record = record?;
             if record.offset >= from && record.timestamp >= timestamp {
@@ -42,9 +41,6 @@ pub fn first_at_or_after(
 pub fn first_of_largest_timestamp(batches: &[Batch], from: Offset) -> Result<Option<TimedOffset>, BatchError> {
     let mut largest: Option<TimedOffset> = None;
     for batch in batches.iter().filter(|batch| batch.end_offset() > from) {
-        if largest.is_some_and(|largest| batch.max_timestamp() <= largest.timestamp) {
-            continue;
-        }
         for record in batch.records()? {
             let record = record?;
             if record.offset >= from && largest.is_none_or(|largest| record.timestamp > largest.timestamp) {

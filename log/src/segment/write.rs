@@ -105,14 +105,29 @@ impl SegmentWriter {
         self.data_length
     }
 
-    /// Adds the next batch. Its bytes are stored as they are.
+    /// Adds the next batch. Its bytes are stored as they are; its largest timestamp is read off its records, since a producer
+    /// is not held to what it wrote in the header.
+    ///
+    /// Panics as `push_timed`.
+    /// # Errors
+    /// As `push_timed`; also as `Batch::latest_timestamp`.
+    pub fn push(&mut self, batch: &Batch, append_time: TimestampMs) -> Result<(), BatchError> {
+        self.push_timed(batch, append_time, batch.latest_timestamp()?)
+    }
+
+    /// Adds the next batch, of which the largest record timestamp is known (`Batch::admit_timed` tells it).
     ///
     /// Panics if the batch does not follow (S7: where the last one ended; later, in a sparse segment), if its leader epoch
     /// or `append_time` runs backwards (rule W3), or if the segment grows past `SEGMENT_DATA_BYTES_MAX`.
     /// # Errors
     /// `Corrupt` if the batch's CRC does not match: damage since it was admitted. Nothing was added; the caller must not
     /// leave the batch out and go on, since the log would have a hole.
-    pub fn push(&mut self, batch: &Batch, append_time: TimestampMs) -> Result<(), BatchError> {
+    pub fn push_timed(
+        &mut self,
+        batch: &Batch,
+        append_time: TimestampMs,
+        max_timestamp: TimestampMs,
+    ) -> Result<(), BatchError> {
         batch.verify_crc()?;
         let (base, end) = (batch.base_offset(), batch.end_offset());
         let follows = match self.density {
@@ -132,13 +147,13 @@ impl SegmentWriter {
             end,
             first_batch: self.batch_count,
             batch_count: 0,
-            max_timestamp: batch.max_timestamp(),
+            max_timestamp,
             crc: 0,
         });
         chunk.size += size;
         chunk.end = end;
         chunk.batch_count += 1;
-        chunk.max_timestamp = chunk.max_timestamp.max(batch.max_timestamp());
+        chunk.max_timestamp = chunk.max_timestamp.max(max_timestamp);
         chunk.crc = crc32c::crc32c_append(crc32c::crc32c_append(chunk.crc, batch.head()), batch.records_bytes());
         let full = chunk.size >= self.chunk_bytes;
 

@@ -52,8 +52,11 @@ pub(super) fn range(
     Ok(ranged)
 }
 
+/// Start and end of an interval, as redb takes them.
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// The interval for redb, which panics on one that ends before it starts.
-fn bounds(keys: &Interval) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+fn bounds(keys: &Interval) -> Option<Bounds<'_>> {
     let start = keys.start.as_ref();
     match keys.end.as_deref() {
         None => Some((Bound::Included(start), Bound::Unbounded)),

@@ -156,3 +156,122 @@ fn is_abort_marker(batch: &Batch) -> Result<bool, millpond_log::batch::BatchErro
     let Some(marker) = batch.records()?.next() else { return Ok(false) };
     Ok(marker?.key.is_some_and(|key| key.get(2..4) == Some(&[0, 0])))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::{Bytes, BytesMut};
+    use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
+    use millpond_log::codec::Codec;
+    use millpond_log::{ErrorCode, ProducerEpoch, TimestampMs};
+
+    fn batch(base: u64, values: &[&str], transaction_of: Option<u64>) -> Batch {
+        let mut builder = BatchBuilder::new(Codec::Lz4);
+        if let Some(id) = transaction_of {
+            let stamp = ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(0), base_sequence: 0 };
+            builder = builder.producer(stamp).transactional();
+        }
+        for value in values {
+            let value = Some(value.as_bytes());
+            builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value, headers: &[] });
+        }
+        let mut batch = builder.build();
+        batch.place(Offset(base), LeaderEpoch(3));
+        batch
+    }
+
+    /// A control batch: attribute bits 4 and 5, a marker's key, the CRC made anew.
+    fn marker(base: u64, producer: u64, kind: u8) -> Batch {
+        let stamp = ProducerStamp { id: ProducerId(producer), epoch: ProducerEpoch(0), base_sequence: 0 };
+        let mut builder = BatchBuilder::new(Codec::None).producer(stamp).transactional();
+        builder.push(NewRecord { timestamp: TimestampMs(1), key: Some(&[0, 0, 0, kind]), value: None, headers: &[] });
+        let mut bytes = BytesMut::new();
+        builder.build().put(&mut bytes);
+        bytes[22] |= 0x20;
+        let crc = crc32c(&bytes[21..]).to_be_bytes();
+        bytes[17..21].copy_from_slice(&crc);
+        let mut batch = Batch::take(&mut bytes.freeze()).expect("whole").expect("there");
+        batch.place(Offset(base), LeaderEpoch(3));
+        assert!(batch.is_control() && batch.verify_crc().is_ok());
+        batch
+    }
+
+    /// CRC-32C, bit by bit.
+    fn crc32c(bytes: &[u8]) -> u32 {
+        let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+        !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+    }
+
+    fn decoder(batches: Vec<Batch>, aborted: Vec<Aborted>, isolation: IsolationLevel) -> Decoder {
+        Decoder::new(TopicPartition::new("t", 0), batches, aborted, isolation, true)
+    }
+
+    /// Values read from `position`, and where the position ends.
+    fn read(mut decoder: Decoder, mut position: Offset) -> Result<(Vec<String>, Offset), Error> {
+        let (mut values, held, mut released) = (Vec::new(), decoder.size(), 0);
+        loop {
+            match decoder.step(position)? {
+                Step::Record(record) => {
+                    position = record.offset.plus(1);
+                    values.push(String::from_utf8_lossy(&record.value.unwrap_or_default()).into_owned());
+                }
+                Step::BatchDone { end, size } => (position, released) = (position.max(end), released + size),
+                Step::Done => break,
+            }
+        }
+        assert_eq!(held, released, "what was held is given back");
+        Ok((values, position))
+    }
+
+    #[test]
+    fn reading_begins_inside_a_batch() {
+        let batches = || vec![batch(10, &["a", "b", "c"], None), batch(13, &["d"], None)];
+        let check = |position, expected: &[&str]| {
+            let (values, end) =
+                read(decoder(batches(), vec![], IsolationLevel::ReadUncommitted), Offset(position)).expect("sound");
+            assert_eq!(
+                (values.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), end),
+                (expected, Offset(14).max(Offset(position)))
+            );
+        };
+        check(10, &["a", "b", "c", "d"]);
+        check(12, &["c", "d"]);
+        check(13, &["d"]);
+        check(14, &[]);
+    }
+
+    #[test]
+    fn aborted_records_and_markers_are_left_out_of_committed_reads() {
+        let batches = || {
+            vec![
+                batch(0, &["open-1"], Some(1)),
+                batch(1, &["plain"], None),
+                batch(2, &["open-2"], Some(2)),
+                marker(3, 1, 0),
+                batch(4, &["again-1"], Some(1)),
+                marker(5, 2, 1),
+                marker(6, 1, 1),
+            ]
+        };
+        let aborted = vec![Aborted { producer: ProducerId(1), first_offset: Offset(0) }];
+        let committed =
+            read(decoder(batches(), aborted.clone(), IsolationLevel::ReadCommitted), Offset(0)).expect("sound");
+        assert_eq!(committed, (vec!["plain".into(), "open-2".into(), "again-1".into()], Offset(7)));
+        let all = read(decoder(batches(), aborted, IsolationLevel::ReadUncommitted), Offset(0)).expect("sound");
+        assert_eq!(all.0, ["open-1", "plain", "open-2", "again-1"]);
+    }
+
+    #[test]
+    fn a_damaged_batch_is_an_error_that_says_where() {
+        let mut bytes = BytesMut::new();
+        batch(5, &["abc"], None).put(&mut bytes);
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        let mut bytes: Bytes = bytes.freeze();
+        let damaged = Batch::take(&mut bytes).expect("whole").expect("there");
+        let error =
+            read(decoder(vec![damaged], vec![], IsolationLevel::ReadUncommitted), Offset(5)).expect_err("damaged");
+        assert_eq!(error.code, Some(ErrorCode::CorruptMessage));
+        assert!(error.to_string().starts_with("t:0 offset 5: "), "{error}");
+    }
+}

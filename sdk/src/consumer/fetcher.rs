@@ -175,7 +175,8 @@ impl Fetcher {
     }
 
     fn stop(&mut self, partition: &TopicPartition) {
-        let Some(Partition { state: State::Active { link, subscription }, .. }) = self.partitions.remove(partition) else {
+        let Some(Partition { state: State::Active { link, subscription }, .. }) = self.partitions.remove(partition)
+        else {
             return;
         };
         if let Some(link) = self.links.values_mut().find(|known| known.id == link) {
@@ -370,7 +371,8 @@ impl Fetcher {
         match done {
             Ok(Done::Refreshed { topic, result }) => self.refreshed(&topic, result),
             Ok(Done::Found { partition: name, generation, result }) => {
-                let Some(partition) = self.partitions.get_mut(&name).filter(|known| known.generation == generation) else {
+                let Some(partition) = self.partitions.get_mut(&name).filter(|known| known.generation == generation)
+                else {
                     return;
                 };
                 match result {

@@ -45,10 +45,7 @@ pub(super) enum Choice {
     /// To this partition.
     Partition(u32),
     /// To any of so many.
-    Any {
-        count: u32,
-        random: u32,
-    },
+    Any { count: u32, random: u32 },
 }
 
 /// A record to append, with all that goes with it.
@@ -163,6 +160,12 @@ impl Accumulator {
         due.min()
     }
 
+    /// Drops every record: whoever waits for one learns that the producer's task ended.
+    pub(super) fn clear(&mut self) {
+        self.full.clear();
+        self.topics.clear();
+    }
+
     /// Whether it holds no record.
     pub(super) fn is_empty(&self) -> bool {
         self.full.is_empty() && self.topics.values().all(|topic| topic.open.is_empty())
@@ -196,5 +199,119 @@ impl Topic {
             self.sticky = None;
         }
         self.open.remove(&partition).map(|open| open.batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::{Semaphore, oneshot};
+
+    const LINGER: Duration = Duration::from_millis(5);
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    struct Bench {
+        accumulator: Accumulator,
+        memory: Arc<Semaphore>,
+        start: Instant,
+    }
+
+    impl Bench {
+        fn new(batch_bytes: usize) -> Bench {
+            let accumulator = Accumulator::new(batch_bytes, LINGER, Codec::None);
+            Bench { accumulator, memory: Arc::new(Semaphore::new(1 << 20)), start: Instant::now() }
+        }
+
+        /// Appends a record of `size` value bytes, `at` milliseconds after the start.
+        fn append(&mut self, at: u64, choice: Choice, size: usize) -> bool {
+            let record = ProducerRecord::new("t").value(vec![7; size]);
+            let timestamp = TimestampMs(1);
+            let (reply, _) = oneshot::channel();
+            let memory = Arc::clone(&self.memory).try_acquire_many_owned(1).expect("there is memory");
+            let append = Append { record, timestamp, choice, memory, pending: Pending { reply, timestamp } };
+            self.accumulator.append(self.at(at), append)
+        }
+
+        fn at(&self, ms: u64) -> Instant {
+            self.start + Duration::from_millis(ms)
+        }
+
+        /// Partition and record count of the batches that are due.
+        fn take(&mut self, at: u64, has_room: bool) -> Vec<(u32, u32)> {
+            let taken = self.accumulator.take(self.at(at), PATIENCE, |_| has_room);
+            taken.iter().map(|batch| (batch.partition().partition, batch.count())).collect()
+        }
+    }
+
+    #[test]
+    fn a_batch_is_due_when_its_linger_is_over() {
+        let mut bench = Bench::new(1000);
+        assert!(bench.append(0, Choice::Partition(0), 10), "the sender must learn of the linger");
+        assert!(!bench.append(1, Choice::Partition(0), 10), "nothing new for it");
+        assert!(bench.append(2, Choice::Partition(1), 10));
+        assert_eq!(bench.take(4, true), []);
+        assert_eq!(bench.accumulator.deadline(PATIENCE, |_| true), Some(bench.at(5)));
+        assert_eq!(bench.take(5, true), [(0, 2)]);
+        assert_eq!(bench.accumulator.deadline(PATIENCE, |_| true), Some(bench.at(7)));
+        assert_eq!(bench.take(7, true), [(1, 1)]);
+        assert!(bench.accumulator.is_empty());
+    }
+
+    #[test]
+    fn a_full_batch_is_due_at_once_whether_there_is_room_or_not() {
+        let mut bench = Bench::new(300);
+        bench.append(0, Choice::Partition(0), 150);
+        assert!(bench.append(0, Choice::Partition(0), 150), "the first one is closed");
+        assert_eq!(bench.take(0, false), [(0, 1)]);
+        assert!(bench.append(0, Choice::Partition(1), 500), "larger than a batch: one of its own");
+        assert_eq!(bench.take(0, false), [(1, 1)]);
+    }
+
+    #[test]
+    fn a_batch_without_room_goes_on_filling() {
+        let mut bench = Bench::new(1000);
+        bench.append(0, Choice::Partition(0), 10);
+        assert_eq!(bench.take(50, false), []);
+        assert_eq!(bench.accumulator.deadline(PATIENCE, |_| false), Some(bench.start + PATIENCE));
+        bench.append(60, Choice::Partition(0), 10);
+        assert_eq!(bench.take(60, true), [(0, 2)]);
+        bench.append(100, Choice::Partition(0), 10);
+        assert_eq!(bench.take(100 + 120_000, false), [(0, 1)], "it is given up by the lane, not kept for ever");
+    }
+
+    #[test]
+    fn keyless_records_stick_to_a_partition_until_its_batch_is_closed() {
+        let mut bench = Bench::new(300);
+        let any = |random| Choice::Any { count: 4, random };
+        for random in [2, 3, 0] {
+            bench.append(0, any(random), 10);
+        }
+        assert_eq!(bench.take(5, true), [(2, 3)]);
+        bench.append(6, any(1), 10);
+        let next = bench.take(11, true);
+        assert!(matches!(next[..], [(partition, 1)] if partition != 2), "{next:?}");
+        // A record that does not fit moves on rather than making the next batch of the same partition.
+        bench.append(20, any(0), 200);
+        bench.append(20, any(0), 200);
+        let both = bench.take(25, true);
+        assert!(matches!(both[..], [(a, 1), (b, 1)] if a != b), "{both:?}");
+    }
+
+    #[test]
+    fn flush_cuts_lingers_short_and_waits_for_what_was_before_it() {
+        let mut bench = Bench::new(1000);
+        bench.append(0, Choice::Partition(0), 10);
+        let before = bench.accumulator.flush();
+        bench.append(1, Choice::Partition(1), 10);
+        assert_eq!(bench.accumulator.deadline(PATIENCE, |_| true), Some(bench.at(0)));
+        let flushed = bench.accumulator.take(bench.at(1), PATIENCE, |_| true);
+        assert_eq!(flushed.len(), 1);
+        assert!(before.iter().any(|generation| generation.has_changed().is_ok()), "its batch is not answered");
+        let after = bench.accumulator.flush();
+        drop(flushed);
+        assert!(before.iter().all(|generation| generation.has_changed().is_err()));
+        assert!(after.iter().any(|generation| generation.has_changed().is_ok()), "the later one has more to wait for");
+        bench.accumulator.take(bench.at(1), PATIENCE, |_| true);
+        assert!(after.iter().all(|generation| generation.has_changed().is_err()));
     }
 }

@@ -53,7 +53,9 @@ impl RecordBatch {
 
     /// Adds a record. Only before the first `encode`.
     pub(super) fn push(&mut self, record: NewRecord<'_>, pending: Pending, memory: OwnedSemaphorePermit) {
-        let Content::Open(builder) = &mut self.content else { panic!("a batch that was encoded takes no more records") };
+        let Content::Open(builder) = &mut self.content else {
+            panic!("a batch that was encoded takes no more records")
+        };
         builder.push(record);
         self.pending.push(pending);
         match &mut self.memory {

@@ -149,7 +149,13 @@ impl Lane {
     /// The next batch, as it goes over `link`. Call only after `need` said `Link`, until it no longer does.
     ///
     /// `None` while batches are in flight on another link: they come first.
-    pub(super) fn send(&mut self, now: Instant, link: LinkId, request: RequestId, config: &LaneConfig) -> Option<Batch> {
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        request: RequestId,
+        config: &LaneConfig,
+    ) -> Option<Batch> {
         let next = self.sendable(now, config)?;
         let elsewhere = |entry: &Entry| matches!(entry.state, State::InFlight { link: other, .. } if other != link);
         if self.entries.iter().any(elsewhere) {
@@ -193,7 +199,9 @@ impl Lane {
         }
         (self.gap, self.next_sequence) = (false, 0);
         self.identity = match self.identity {
-            Some(Identity { id, epoch }) if epoch < EPOCH_MAX => Some(Identity { id, epoch: ProducerEpoch(epoch.0 + 1) }),
+            Some(Identity { id, epoch }) if epoch < EPOCH_MAX => {
+                Some(Identity { id, epoch: ProducerEpoch(epoch.0 + 1) })
+            }
             Some(Identity { id, .. }) => {
                 self.spent = Some(id);
                 None
@@ -221,9 +229,9 @@ impl Lane {
             Some(ErrorCode::DuplicateSequenceNumber) if config.idempotent => {
                 return self.complete(index, Written::default());
             }
-            Some(ErrorCode::OutOfOrderSequenceNumber | ErrorCode::UnknownProducerId | ErrorCode::InvalidProducerEpoch)
-                if config.idempotent =>
-            {
+            Some(
+                ErrorCode::OutOfOrderSequenceNumber | ErrorCode::UnknownProducerId | ErrorCode::InvalidProducerEpoch,
+            ) if config.idempotent => {
                 self.refused_for_order(index, &error);
             }
             // In doubt it may be in the log whole, and its halves would not be recognised as the same.
@@ -360,3 +368,6 @@ fn sequence_after(base: i32, count: u32) -> i32 {
     let next = (i64::from(base) + i64::from(count)) % (1 << 31);
     i32::try_from(next).expect("below 2^31")
 }
+
+#[cfg(test)]
+mod tests;

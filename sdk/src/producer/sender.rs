@@ -5,7 +5,7 @@
 use super::config::Acks;
 use super::lane::{Identity, Lane, LaneConfig, LinkId, Need, RequestId};
 use super::link::{self, LinkEvent};
-use super::{ProducerConfig, Shared};
+use super::{Life, ProducerConfig, Shared};
 use crate::client::{Client, Repeat, answer, log_client};
 use crate::error::Error;
 use crate::record::TopicPartition;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
-
-/// How much longer than the broker an answer is waited for.
-const ANSWER_SLACK: Duration = Duration::from_secs(5);
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long the sender sleeps when nothing at all is due.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// How often what is known of the topics is checked for its age, while there is something to do.
+const AGE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The producer's task.
 pub(super) struct Sender {
@@ -42,10 +42,12 @@ pub(super) struct Sender {
     events: UnboundedReceiver<LinkEvent>,
     events_in: UnboundedSender<LinkEvent>,
     jobs: JoinSet<Done>,
+    link_tasks: JoinSet<()>,
     /// Topics that are being asked for.
     refreshing: BTreeSet<Arc<str>>,
     identifying: bool,
     job_failures: u32,
+    ages_checked: Instant,
 }
 
 struct Link {
@@ -57,7 +59,6 @@ struct Link {
 enum Done {
     Refreshed { topic: Arc<str>, result: Result<(), Error> },
     Identified(Result<Identity, Error>),
-    LinkEnded,
 }
 
 impl Sender {
@@ -67,7 +68,8 @@ impl Sender {
             idempotent: config.idempotent(),
             max_in_flight: config.max_in_flight,
             delivery_timeout: config.delivery_timeout,
-            answer_timeout: config.request_timeout + ANSWER_SLACK,
+            // The broker answers within the request's timeout; a quarter more is for the way.
+            answer_timeout: config.request_timeout + config.request_timeout / 4,
             backoff: config.retry_backoff,
         };
         Sender {
@@ -84,9 +86,11 @@ impl Sender {
             events,
             events_in,
             jobs: JoinSet::new(),
+            link_tasks: JoinSet::new(),
             refreshing: BTreeSet::new(),
             identifying: false,
             job_failures: 0,
+            ages_checked: Instant::now(),
         }
     }
 
@@ -105,12 +109,19 @@ impl Sender {
             tokio::select! {
                 Some(event) = self.events.recv() => self.take_in(event),
                 Some(done) = self.jobs.join_next() => self.finish(done),
+                Some(ended) = self.link_tasks.join_next() => ended.unwrap_or_else(|error| panic!("a link failed: {error}")),
                 () = self.shared.woken() => {}
                 () = sleep_until(deadline) => {}
             }
         }
-        // The streams end with their senders; nothing on them is unanswered.
         self.links.clear();
+        if self.shared.abandoned().is_none() {
+            // Without acks the last batches may still be on their way: a stream ends once the broker has taken them.
+            let ended = async { while self.link_tasks.join_next().await.is_some() {} };
+            if timeout(self.config.request_timeout, ended).await.is_err() {
+                tracing::warn!("a produce stream did not end in time");
+            }
+        }
     }
 
     /// Moves what is due from the accumulator into the lanes.
@@ -133,10 +144,13 @@ impl Sender {
         for lane in self.lanes.values_mut() {
             lane.expire(now, &self.lane_config);
         }
-        let topics: BTreeSet<Arc<str>> = self.lanes.keys().map(|partition| Arc::clone(&partition.topic)).collect();
-        for topic in topics {
-            if self.client.is_old(&topic) {
-                self.refresh(&topic, now);
+        if now >= self.ages_checked + AGE_CHECK_INTERVAL {
+            self.ages_checked = now;
+            let topics: BTreeSet<Arc<str>> = self.lanes.keys().map(|partition| Arc::clone(&partition.topic)).collect();
+            for topic in topics {
+                if self.client.is_old(&topic) {
+                    self.refresh(&topic, now);
+                }
             }
         }
         if let Some(error) = self.shared.abandoned() {
@@ -146,7 +160,8 @@ impl Sender {
 
     /// Sends what can be sent.
     fn dispatch(&mut self, now: Instant) {
-        let partitions: Vec<TopicPartition> = self.lanes.keys().cloned().collect();
+        let busy = self.lanes.iter().filter(|(_, lane)| !lane.is_empty());
+        let partitions: Vec<TopicPartition> = busy.map(|(partition, _)| partition.clone()).collect();
         for partition in partitions {
             let mut lane = self.lanes.remove(&partition).expect("a key of the map");
             while self.advance(&partition, &mut lane, now) {}
@@ -218,10 +233,7 @@ impl Sender {
         self.links_made += 1;
         let (requests, carried) = mpsc::unbounded_channel();
         let run = link::run(self.client.clone(), address.clone(), id, carried, self.events_in.clone());
-        self.jobs.spawn(async move {
-            run.await;
-            Done::LinkEnded
-        });
+        self.link_tasks.spawn(run);
         self.links.insert(address, Link { id, requests: requests.clone() });
         (id, requests)
     }
@@ -280,7 +292,8 @@ impl Sender {
         self.jobs.spawn(async move {
             sleep(pause).await;
             // An id that was handed out and got lost is not missed.
-            let call = |channel| async move { answer(log_client(channel).init_producer(v1::InitProducerRequest {}).await) };
+            let call =
+                |channel| async move { answer(log_client(channel).init_producer(v1::InitProducerRequest {}).await) };
             let identity = client.call(Repeat::Safe, call).await.and_then(|told| {
                 let epoch = u16::try_from(told.producer_epoch)
                     .map_err(|_| Error::new(ErrorCode::UnknownServerError, "the broker gave an impossible epoch"))?;
@@ -309,7 +322,6 @@ impl Sender {
                 self.identifying = false;
                 result.map(|identity| self.identity = Some(identity)).err()
             }
-            Ok(Done::LinkEnded) => return,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
         match failed {
@@ -327,5 +339,13 @@ impl Sender {
         let gathered = self.shared.accumulator().deadline(self.config.delivery_timeout, has_room);
         let sent = lanes.values().filter_map(|lane| lane.deadline(now, config)).min();
         gathered.into_iter().chain(sent).min().unwrap_or(now + IDLE)
+    }
+}
+
+impl Drop for Sender {
+    /// However the task ends, nobody waits for it in vain: nothing more is taken, and what it still holds is failed.
+    fn drop(&mut self) {
+        self.shared.close(Life::Closed);
+        self.shared.accumulator().clear();
     }
 }

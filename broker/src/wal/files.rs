@@ -1,0 +1,157 @@
+//! The files thread: makes WAL files ahead of the writer, renames given-up ones for their next life, indexes full ones.
+//!
+//! Only here can the disk be full (rule W2); the thread then tries again until there is room.
+
+use super::disk::{Disk, is_full};
+use super::index_file::{self, FileIndex};
+use super::scan::{Cursor, Reader};
+use super::shared::Shared;
+use super::space::{Job, Space, WalFile};
+use millpond_log::WalGen;
+use millpond_log::frame::BLOCK_BYTES;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of a file while it is being made.
+pub(super) const NEW_NAME: &str = "new.tmp";
+
+/// How long the files thread waits before it asks a full disk again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Bytes zeroed between two looks at whether the writer waits.
+const ZERO_STEP: u64 = 4 << 20;
+
+/// Name of the WAL file with this number.
+pub(super) fn name(number: u64) -> String {
+    format!("{number:020}.wal")
+}
+
+/// The number in the name of a WAL file.
+pub(super) fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".wal")?;
+    (digits.len() == 20).then(|| digits.parse().ok()).flatten()
+}
+
+/// Makes and renames the files of one directory.
+pub(super) struct Files {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) dir: PathBuf,
+    pub(super) file_bytes: u64,
+    /// Seeds the frames of files begun from now on.
+    pub(super) wal_gen: WalGen,
+}
+
+impl Files {
+    /// Does the jobs that the accounts have, until they say stop.
+    ///
+    /// # Errors
+    /// Any but a full disk. The caller poisons the WAL (rule W2).
+    pub(super) fn run(&self, shared: &Shared) -> io::Result<()> {
+        let space = &shared.space;
+        loop {
+            // Whatever was done may be what the writer waits for.
+            shared.queue.nudge();
+            match space.next_job(RETRY) {
+                Job::Stop => return Ok(()),
+                Job::Recycle(file, number) => match self.recycle(&file, number)? {
+                    Some(file) => space.add_ready(Arc::new(file)),
+                    None => space.gave_away(),
+                },
+                Job::Create(number) => match self.create(number) {
+                    Ok(file) => {
+                        space.add_zeroing();
+                        self.zero(&file, space)?;
+                        space.add_ready(Arc::new(file));
+                    }
+                    Err(error) if is_full(&error) => {
+                        tracing::warn!(dir = %self.dir.display(), "no room for another WAL file; trying again");
+                        space.no_room();
+                    }
+                    Err(error) => return Err(error),
+                },
+                // An index is only a help for the next start: without it the file is read.
+                Job::Index(file) => {
+                    if let Err(error) = self.index(&file) {
+                        tracing::warn!(file = %file.path.display(), %error, "no index of a full WAL file");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a file, with its space reserved and its name durable (rule W1). Not yet zeroed.
+    pub(super) fn create(&self, number: u64) -> io::Result<WalFile> {
+        let temporary = self.dir.join(NEW_NAME);
+        let made: io::Result<_> = (|| {
+            let file = self.disk.create(&temporary)?;
+            file.preallocate(self.file_bytes)?;
+            file.sync_data()?;
+            Ok(file)
+        })();
+        let file = made.inspect_err(|_| {
+            // The part that it got goes back; a second error says nothing new.
+            let _ = self.disk.remove(&temporary);
+        })?;
+        let path = self.dir.join(name(number));
+        self.disk.rename(&temporary, &path)?;
+        self.disk.sync_dir(&self.dir)?;
+        Ok(WalFile { number, wal_gen: self.wal_gen, path, file, bytes: self.file_bytes })
+    }
+
+    /// Zeroes a new file, so that later syncs have no metadata to write (rule W1). Stops when the writer waits for the file.
+    fn zero(&self, file: &WalFile, space: &Space) -> io::Result<()> {
+        let mut at = 0;
+        while at < self.file_bytes && !space.is_urgent() {
+            let end = (at + ZERO_STEP).min(self.file_bytes);
+            file.file.zero(at, end)?;
+            at = end;
+        }
+        file.file.sync_data()
+    }
+
+    /// Begins the next life of a file (rule W8): its name changes, durably, before anything is written to it.
+    /// A file of another size than the settings ask for is removed instead.
+    fn recycle(&self, file: &WalFile, number: u64) -> io::Result<Option<WalFile>> {
+        let path = self.dir.join(name(number));
+        let fits = file.bytes == self.file_bytes;
+        if fits {
+            self.disk.rename(&file.path, &path)?;
+        } else {
+            self.disk.remove(&file.path)?;
+        }
+        let stale = self.dir.join(index_file::name(file.number));
+        if self.disk.open(&stale).is_ok() {
+            self.disk.remove(&stale)?;
+        }
+        self.disk.sync_dir(&self.dir)?;
+        let next = || WalFile { number, wal_gen: self.wal_gen, path, file: file.file.clone(), bytes: file.bytes };
+        Ok(fits.then(next))
+    }
+
+    fn index(&self, file: &WalFile) -> io::Result<()> {
+        match read_index(file) {
+            Some(index) => index_file::write(self.disk.as_ref(), &self.dir, file, &index),
+            None => Err(io::Error::other("it does not begin with a frame")),
+        }
+    }
+
+    /// Forgets the index of a file, so that the next start reads the file itself.
+    pub(super) fn distrust(disk: &dyn Disk, dir: &Path, number: u64) -> io::Result<()> {
+        disk.remove(&dir.join(index_file::name(number)))?;
+        disk.sync_dir(dir)
+    }
+}
+
+/// Reads a full file from its first frame on.
+fn read_index(file: &WalFile) -> Option<FileIndex> {
+    let mut reader = Reader::new(file);
+    let mut cursor = Cursor { next_lsn: None, prev_crc: None, boot: 0, proven: 0 };
+    let (mut at, mut frames) = (BLOCK_BYTES, Vec::new());
+    while let Some((group, end, after)) = reader.group(at, cursor) {
+        frames.extend(group);
+        (at, cursor) = (end, after);
+    }
+    Some(FileIndex { first_lsn: frames.first()?.frame.lsn, frames, end: cursor })
+}

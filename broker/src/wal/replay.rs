@@ -1,0 +1,202 @@
+//! Rebuilds one partition's tail from its frames, in the order of their sequence numbers (rule W8a). Pure.
+//!
+//! Where frames are missing it keeps the good part before, and says so; it never bridges a gap.
+
+use super::scan::{Detail, Found};
+use super::tail::{Held, Place, Tail};
+use millpond_log::frame::{FrameKind, PartitionState};
+use millpond_log::{LeaderEpoch, Lsn, Offset};
+
+/// The frames of one partition, as they are found.
+#[derive(Default)]
+pub(super) struct Frames {
+    found: Vec<Piece>,
+}
+
+#[derive(Clone, Copy)]
+struct Piece {
+    seq: u64,
+    lsn: Lsn,
+    copied: bool,
+    kind: FrameKind,
+    offset: Offset,
+    epoch: LeaderEpoch,
+    prefix_hash: u64,
+    place: Place,
+    detail: Detail,
+}
+
+/// A stretch of the log in which synced frames cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hole {
+    /// First frame lost.
+    pub(super) from: Lsn,
+    /// First good frame after it.
+    pub(super) to: Lsn,
+    /// The one frame lost, where its head could be read: its partition's number for it.
+    pub(super) seq: Option<u64>,
+    /// Whether copies or states may be among what was lost.
+    pub(super) copies: bool,
+}
+
+/// A rebuilt tail.
+pub(super) struct Replayed {
+    pub(super) tail: Tail,
+    /// Whether frames that must be there are missing: the tail ends where its good part does.
+    pub(super) cut: bool,
+}
+
+impl Frames {
+    /// Adds a frame, in the order of the log.
+    pub(super) fn add(&mut self, file: u64, found: &Found) {
+        let frame = &found.frame;
+        self.found.push(Piece {
+            seq: frame.seq,
+            lsn: frame.lsn,
+            copied: frame.copied,
+            kind: frame.kind,
+            offset: frame.base_offset,
+            epoch: frame.leader_epoch,
+            prefix_hash: frame.prefix_hash,
+            place: Place { file, position: found.position },
+            detail: found.detail,
+        });
+    }
+
+    /// Whether the partition may have lost a frame in `hole`, or has: what cannot be proved whole counts as lost.
+    pub(super) fn may_have_lost(&self, hole: &Hole) -> bool {
+        match hole.seq {
+            // A copy of it may be elsewhere.
+            Some(seq) => !self.found.iter().any(|piece| piece.seq == seq),
+            None if hole.copies => true,
+            None => {
+                let originals = self.found.iter().filter(|piece| !piece.copied && piece.kind != FrameKind::State);
+                let before = originals.clone().filter(|piece| piece.lsn < hole.from).map(|piece| piece.seq).max();
+                let after = originals.filter(|piece| piece.lsn >= hole.to).map(|piece| piece.seq).min();
+                after != Some(before.map_or(2, |seq| seq + 2))
+            }
+        }
+    }
+
+    /// The tail that the frames add up to.
+    pub(super) fn replay(mut self) -> Replayed {
+        // Of a frame and its copies the newest stays where it is needed.
+        self.found.sort_by_key(|piece| (piece.seq, std::cmp::Reverse(piece.lsn)));
+        self.found.dedup_by_key(|piece| piece.seq);
+        let end_seq = self.found.last().map_or(1, |piece| piece.seq + 1);
+        let anchor = self
+            .found
+            .iter()
+            .rposition(|piece| matches!(piece.kind, FrameKind::State | FrameKind::Reset | FrameKind::Drop));
+        let mut log =
+            Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
+        let Some(anchor) = anchor else {
+            log.run(&self.found);
+            return log.finish(end_seq);
+        };
+        let (before, rest) = self.found.split_at(anchor);
+        let (head, after) = (rest[0], &rest[1..]);
+        match (head.kind, head.detail) {
+            (FrameKind::Drop, _) if after.is_empty() => {
+                return Replayed { tail: Tail::husk(head.seq, head.place.file), cut: false };
+            }
+            (_, Detail::State(state)) => log.begin(before, head, state),
+            _ => log.begin_at(head.offset),
+        }
+        log.run(after);
+        log.finish(end_seq)
+    }
+}
+
+#[derive(Default)]
+struct Log {
+    /// Where it begins, and the hash there, once something said so.
+    start: Option<(Offset, u64)>,
+    end: Offset,
+    hw: Offset,
+    epoch_seen: LeaderEpoch,
+    held: Vec<Held>,
+    cut: bool,
+}
+
+impl Log {
+    fn begin_at(&mut self, at: Offset) {
+        self.begin_here(at);
+        self.hw = at;
+    }
+
+    /// A log that nothing said the start of begins with its first batch.
+    fn begin_here(&mut self, at: Offset) {
+        self.start = Some((at, 0));
+        self.end = at;
+    }
+
+    /// Begins with a `State` and the batches before it that it names.
+    fn begin(&mut self, before: &[Piece], head: Piece, state: PartitionState) {
+        if state.first_seq == 0 {
+            // Nothing had said where the log begins.
+            return;
+        }
+        let mut log = Log { start: Some((head.offset, head.prefix_hash)), end: head.offset, ..Log::default() };
+        let named = before.iter().filter(|piece| (state.first_seq..state.end_seq).contains(&piece.seq));
+        // Truncated batches may still lie about, so truncations among them count; other frames are in the state.
+        let relevant = |piece: &&Piece| matches!(piece.kind, FrameKind::Batch | FrameKind::Truncate);
+        let pieces: Vec<Piece> = named.filter(relevant).copied().collect();
+        log.run(&pieces);
+        (self.start, self.end, self.held) = (log.start, log.end, log.held);
+        self.hw = state.hw;
+        self.cut = log.cut || self.end != state.end;
+    }
+
+    fn run(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            if self.cut {
+                // Nothing after a gap can be trusted to follow what is before it.
+                return;
+            }
+            match (piece.kind, piece.detail) {
+                (FrameKind::Batch, Detail::Batch(entry)) => {
+                    if self.start.is_none() {
+                        self.begin_here(entry.base);
+                    }
+                    if entry.base != self.end {
+                        self.truncate(entry.base);
+                        self.cut = true;
+                        return;
+                    }
+                    self.end = entry.end;
+                    let (seq, prefix_hash, place) = (piece.seq, piece.prefix_hash, Some(piece.place));
+                    self.held.push(Held { entry, seq, prefix_hash, place });
+                }
+                (FrameKind::Truncate, _) => self.truncate(piece.offset),
+                (FrameKind::HighWatermark, _) => self.hw = piece.offset,
+                _ => {}
+            }
+        }
+    }
+
+    fn truncate(&mut self, to: Offset) {
+        self.held.retain(|held| held.entry.end <= to);
+        self.end = self.end.min(to);
+        self.hw = self.hw.min(to);
+        if let Some((start, _)) = self.start
+            && to < start
+        {
+            self.start = Some((to, 0));
+        }
+        let adjoins = self.held.last().map_or(self.start.map(|(start, _)| start), |held| Some(held.entry.end));
+        if to == self.end && adjoins != Some(to) {
+            self.held.clear();
+            self.start = Some((to, 0));
+        }
+    }
+
+    fn finish(mut self, end_seq: u64) -> Replayed {
+        // Rules R10 and W4: the high watermark was durable before it was written down, so a shorter log has lost synced data.
+        let cut = self.cut || self.hw > self.end;
+        self.hw = self.hw.min(self.end);
+        let start = self.start.unwrap_or_default();
+        let state = PartitionState { end: self.end, hw: self.hw, first_seq: 0, end_seq };
+        Replayed { tail: Tail::recovered(state, start, self.epoch_seen, self.held), cut }
+    }
+}

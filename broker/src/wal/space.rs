@@ -1,0 +1,363 @@
+//! The accounts of the WAL's files: which are in use and how much of each is needed, which are ready, what is reserved.
+//!
+//! One lock, held for arithmetic only. No I/O: the files thread makes and renames files and reports here.
+
+use super::WalUsage;
+use super::disk::DiskFile;
+use super::tail::Freed;
+use millpond_log::WalGen;
+use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, FrameSeed};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Files kept ready to be written: the ballast (rule W7), and what permits can count on.
+pub(super) const FILES_READY: usize = 3;
+
+/// A WAL file in one of its lives.
+pub(super) struct WalFile {
+    /// Its number, which is in its name.
+    pub(super) number: u64,
+    /// The WAL that seeds its frames.
+    pub(super) wal_gen: WalGen,
+    /// Where it is.
+    pub(super) path: PathBuf,
+    /// Open.
+    pub(super) file: Arc<dyn DiskFile>,
+    /// Its length: what the settings say, or what they said when it was made.
+    pub(super) bytes: u64,
+}
+
+impl WalFile {
+    /// Seed of its frames' checksums.
+    pub(super) fn seed(&self) -> FrameSeed {
+        FrameSeed::new(self.wal_gen, self.number)
+    }
+}
+
+/// The shared accounts.
+pub(super) struct Space {
+    inner: Mutex<Inner>,
+    /// Signalled when the files thread may have something to do.
+    wanted: Condvar,
+}
+
+struct Inner {
+    file_bytes: u64,
+    files_max: usize,
+    /// Bytes left in the file being written.
+    left: u64,
+    in_use: BTreeMap<u64, InUse>,
+    ready: VecDeque<Arc<WalFile>>,
+    /// Whether a file has its space, and is being zeroed before it is ready.
+    zeroing: bool,
+    /// Whether the writer waits for a file.
+    writer_waits: bool,
+    /// Released by the writer, to be renamed before they are ready.
+    released: VecDeque<Arc<WalFile>>,
+    /// Full, to have their index written.
+    sealed: VecDeque<Arc<WalFile>>,
+    highest: u64,
+    reserved: u64,
+    /// Largest frame reserved so far: as much of each file may stay empty, when such a frame does not fit.
+    frame_max: u64,
+    /// The disk had no room for another file.
+    full: bool,
+    stopped: bool,
+}
+
+struct InUse {
+    file: Arc<WalFile>,
+    /// Bytes of needed frames. May be below zero for the moment between a trim and the account of the write before it.
+    live: i64,
+}
+
+impl InUse {
+    fn live(&self) -> u64 {
+        self.live.max(0) as u64
+    }
+}
+
+/// What the files thread is to do next.
+pub(super) enum Job {
+    /// Rename a released file to this number and hand it in.
+    Recycle(Arc<WalFile>, u64),
+    /// Write the index of a full file.
+    Index(Arc<WalFile>),
+    /// Make a file of this number.
+    Create(u64),
+    /// End.
+    Stop,
+}
+
+/// Why the oldest file is to be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Oldest {
+    /// Its number.
+    pub(super) number: u64,
+}
+
+impl Space {
+    /// Accounts of the files found or made when opening; the last of `in_use` is being written, `left` bytes of it are free.
+    pub(super) fn new(
+        file_bytes: u64,
+        files_max: usize,
+        in_use: Vec<Arc<WalFile>>,
+        ready: Vec<Arc<WalFile>>,
+        left: u64,
+    ) -> Space {
+        let highest = in_use.iter().chain(&ready).map(|file| file.number).max().unwrap_or(0);
+        let used = |file: Arc<WalFile>| (file.number, InUse { file, live: 0 });
+        let inner = Inner {
+            file_bytes,
+            files_max,
+            left,
+            in_use: in_use.into_iter().map(used).collect(),
+            ready: ready.into(),
+            zeroing: false,
+            writer_waits: false,
+            released: VecDeque::new(),
+            sealed: VecDeque::new(),
+            highest,
+            reserved: 0,
+            frame_max: 0,
+            full: false,
+            stopped: false,
+        };
+        Space { inner: Mutex::new(inner), wanted: Condvar::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves room for a frame with a payload of `bytes`; what it counts as, or `None` when there is none.
+    pub(super) fn reserve(&self, bytes: usize) -> Option<u64> {
+        let mut inner = self.inner();
+        let frame = frame_cost(bytes as u64);
+        if inner.stopped || frame > inner.file_bytes - BLOCK_BYTES {
+            return None;
+        }
+        inner.frame_max = inner.frame_max.max(frame);
+        if inner.reservable() < frame {
+            self.wanted.notify_one();
+            return None;
+        }
+        inner.reserved += frame;
+        Some(frame)
+    }
+
+    /// Gives a reservation back, or takes it off once its frame has its place.
+    pub(super) fn unreserve(&self, cost: u64) {
+        let mut inner = self.inner();
+        inner.reserved -= cost;
+    }
+
+    /// Notes how much of the file being written is left, and bytes that became live in it.
+    pub(super) fn wrote(&self, left: u64, number: u64, live: u64) {
+        let mut inner = self.inner();
+        inner.left = left;
+        if let Some(used) = inner.in_use.get_mut(&number) {
+            used.live += live as i64;
+        }
+    }
+
+    /// Notes bytes that are needed in a recovered file, or that a copy has put into another one.
+    pub(super) fn add_live(&self, number: u64, bytes: u64) {
+        if let Some(used) = self.inner().in_use.get_mut(&number) {
+            used.live += bytes as i64;
+        }
+    }
+
+    /// Notes bytes that are no longer needed.
+    pub(super) fn free(&self, freed: &[Freed]) {
+        if freed.is_empty() {
+            return;
+        }
+        let mut inner = self.inner();
+        for freed in freed {
+            if let Some(used) = inner.in_use.get_mut(&freed.file) {
+                used.live -= freed.bytes as i64;
+            }
+        }
+        self.wanted.notify_one();
+    }
+
+    /// The file with this number, while it is in use.
+    pub(super) fn file(&self, number: u64) -> Option<Arc<WalFile>> {
+        self.inner().in_use.get(&number).map(|used| used.file.clone())
+    }
+
+    /// Seals the file being written and begins the next. `None` while none is ready.
+    pub(super) fn roll(&self, from: u64) -> Option<Arc<WalFile>> {
+        let mut inner = self.inner();
+        let next = inner.ready.pop_front()?;
+        if let Some(used) = inner.in_use.get(&from) {
+            let full = used.file.clone();
+            inner.sealed.push_back(full);
+        }
+        inner.left = next.bytes - BLOCK_BYTES;
+        inner.in_use.insert(next.number, InUse { file: next.clone(), live: 0 });
+        self.wanted.notify_one();
+        Some(next)
+    }
+
+    /// Bytes that the writer may give to records: what is left, less what giving a file up may take (rule W7).
+    pub(super) fn spendable(&self) -> u64 {
+        let inner = self.inner();
+        inner.left_in_all().saturating_sub(inner.kept_back())
+    }
+
+    /// Whether the writer waits: then a file that is not zeroed to its end is better than none.
+    pub(super) fn set_writer_waits(&self, waits: bool) {
+        self.inner().writer_waits = waits;
+        self.wanted.notify_one();
+    }
+
+    /// The oldest full file, if it is worth giving up now (rules W8, W8a): files run short, and either less than a quarter of
+    /// it is needed, or no more files may be made and enough of the WAL is dead to win by copying.
+    pub(super) fn oldest_to_free(&self) -> Option<Oldest> {
+        let inner = self.inner();
+        if inner.in_use.len() < 2 || inner.ready.len() + inner.released.len() >= FILES_READY {
+            return None;
+        }
+        let (number, oldest) = inner.in_use.first_key_value()?;
+        let sparse = oldest.live() * 4 < oldest.file.bytes;
+        let at_limit = inner.files() >= inner.files_max || inner.full;
+        let sealed = inner.in_use.len() as u64 - 1;
+        let live: u64 = inner.in_use.values().map(InUse::live).sum();
+        let worthwhile = live * 5 < sealed * inner.file_bytes * 4;
+        // Copies need room as well.
+        let room = oldest.live() + inner.frame_max + inner.file_bytes / 8 <= inner.left_in_all();
+        (room && (sparse || at_limit && worthwhile)).then_some(Oldest { number: *number })
+    }
+
+    /// Takes a file, of which nothing is needed, out of use.
+    pub(super) fn release(&self, number: u64) {
+        let mut inner = self.inner();
+        if let Some(used) = inner.in_use.remove(&number) {
+            inner.sealed.retain(|sealed| sealed.number != number);
+            inner.released.push_back(used.file);
+            self.wanted.notify_one();
+        }
+    }
+
+    /// The next job of the files thread. Waits for one; `retry` bounds the wait while the disk is full.
+    pub(super) fn next_job(&self, retry: std::time::Duration) -> Job {
+        let mut inner = self.inner();
+        let mut retried = false;
+        loop {
+            if inner.stopped {
+                return Job::Stop;
+            }
+            // Oldest first: the numbers that are left have no gap, whenever the power goes.
+            if let Some(file) = inner.released.pop_front() {
+                inner.highest += 1;
+                return Job::Recycle(file, inner.highest);
+            }
+            let short = inner.ready.len() < FILES_READY && inner.files() < inner.files_max;
+            if short && (!inner.full || retried) {
+                inner.highest += 1;
+                return Job::Create(inner.highest);
+            }
+            if let Some(file) = inner.sealed.pop_front() {
+                return Job::Index(file);
+            }
+            if inner.full {
+                let idle = |inner: &mut Inner| !inner.stopped && inner.released.is_empty() && inner.sealed.is_empty();
+                let waited = self.wanted.wait_timeout_while(inner, retry, idle);
+                let (next, wait) = waited.unwrap_or_else(PoisonError::into_inner);
+                (inner, retried) = (next, wait.timed_out());
+            } else {
+                inner = self.wanted.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// A file has its space and its name; it will be handed in once it is zeroed.
+    pub(super) fn add_zeroing(&self) {
+        let mut inner = self.inner();
+        inner.full = false;
+        inner.zeroing = true;
+    }
+
+    /// Whether the writer waits: then a file that is not zeroed to its end is better than none. Its writes are just as durable,
+    /// since a sync includes the change of the file's extents.
+    pub(super) fn is_urgent(&self) -> bool {
+        let inner = self.inner();
+        inner.writer_waits || inner.stopped
+    }
+
+    /// Full files that have no index yet.
+    pub(super) fn seal(&self, files: VecDeque<Arc<WalFile>>) {
+        self.inner().sealed.extend(files);
+    }
+
+    /// A file is ready.
+    pub(super) fn add_ready(&self, file: Arc<WalFile>) {
+        let mut inner = self.inner();
+        inner.full = false;
+        inner.zeroing = false;
+        inner.ready.push_back(file);
+    }
+
+    /// The disk has no room for the file that was to be made: its number goes back.
+    pub(super) fn no_room(&self) {
+        let mut inner = self.inner();
+        inner.full = true;
+        inner.highest -= 1;
+    }
+
+    /// A released file was removed: its number goes back.
+    pub(super) fn gave_away(&self) {
+        self.inner().highest -= 1;
+    }
+
+    /// Gives no more room, and ends all waiting.
+    pub(super) fn stop(&self) {
+        self.inner().stopped = true;
+        self.wanted.notify_all();
+    }
+
+    /// How full the WAL is.
+    pub(super) fn usage(&self) -> WalUsage {
+        let inner = self.inner();
+        let growth = if inner.full { 0 } else { inner.files_max.saturating_sub(inner.files()) as u64 };
+        WalUsage {
+            live_bytes: inner.in_use.values().map(InUse::live).sum(),
+            file_bytes: inner.in_use.values().map(|used| used.file.bytes).sum(),
+            bytes_max: inner.files_max as u64 * inner.file_bytes,
+            free_bytes: inner.reservable() + growth * (inner.file_bytes - BLOCK_BYTES),
+        }
+    }
+}
+
+impl Inner {
+    fn files(&self) -> usize {
+        self.in_use.len() + self.ready.len() + self.released.len()
+    }
+
+    /// Bytes that permits may still take: all that is surely usable, less the ballast (rule W7).
+    fn reservable(&self) -> u64 {
+        let file = self.file_bytes - BLOCK_BYTES;
+        let usable = |bytes: u64| bytes.saturating_sub(self.frame_max);
+        let ready = self.ready.len() as u64 + u64::from(self.zeroing);
+        let all = usable(self.left) + ready * usable(file);
+        all.saturating_sub(self.kept_back() + self.file_bytes / 4 + self.reserved)
+    }
+
+    fn left_in_all(&self) -> u64 {
+        self.left + self.ready.len() as u64 * (self.file_bytes - BLOCK_BYTES)
+    }
+
+    /// What only giving a file up may use: copies of as much as a whole file, and states. Permits keep another quarter of a file
+    /// free for records without a batch (rule W7).
+    fn kept_back(&self) -> u64 {
+        self.file_bytes + self.file_bytes / 8 + self.frame_max
+    }
+}
+
+/// What a frame with a payload of `bytes` may take at most: it may be a group of its own, filled up to whole blocks.
+fn frame_cost(bytes: u64) -> u64 {
+    bytes + FRAME_HEAD_BYTES as u64 + BLOCK_BYTES
+}

@@ -1,0 +1,171 @@
+//! Append, acknowledge, read, trim, close, open again; whose directory it is.
+
+use super::harness::*;
+use crate::wal::disk::RealDisk;
+use crate::wal::sim::SimDisk;
+use crate::wal::*;
+
+#[test]
+fn what_was_appended_is_read_back_from_memory_and_from_disk_and_after_a_restart() {
+    let disk = SimDisk::new(1);
+    let (wal, first) = open(&disk, &small(), 11).expect("opens");
+    assert!(first.fresh && first.partitions.is_empty() && first.damage.is_empty());
+    let mut client = Client::new(&wal);
+    for round in 0..60 {
+        for index in 0..3 {
+            assert!(client.append_when_there_is_room(partition(index), 1 + round % 4, 300));
+        }
+        client.sync();
+    }
+    check(&client, &wal);
+    assert!(wal.usage().live_bytes > small().memory_bytes, "most of it was read from disk");
+    wal.clone().close().expect("closes");
+
+    let (wal, again) = open(&disk, &small(), 12).expect("opens again");
+    assert!(!again.fresh && again.damage.is_empty());
+    assert_eq!(again.identity.wal_gen, WalGen(11));
+    check(&client, &wal);
+    for index in 0..3 {
+        let found = recovered(&again, partition(index));
+        assert_eq!((found.start.0, found.end.0), (0, client.end(partition(index))));
+        assert_eq!(found.prefix_hash, client.logs[&partition(index)].last().expect("it has batches").hash);
+    }
+}
+
+#[test]
+fn a_read_gives_whole_batches_within_its_bounds() {
+    let disk = SimDisk::new(2);
+    let (wal, _) = open(&disk, &small(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    let of = partition(0);
+    (0..20).for_each(|_| assert!(client.append(of, 3, 100)));
+    client.sync();
+    let size = client.logs[&of][0].bytes.len();
+    let bases = |from: u64, to: u64, bytes: usize| -> Vec<u64> {
+        let read = runtime().block_on(wal.read(of, Offset(from), Offset(to), bytes)).expect("reads");
+        read.iter().map(|(batch, _)| batch.base_offset().0).collect()
+    };
+    assert_eq!(bases(4, 60, 1), [3], "the first contains the offset, and comes however large it is");
+    assert_eq!(bases(3, 60, 2 * size + 10), [3, 6]);
+    assert_eq!(bases(0, 7, usize::MAX), [0, 3, 6]);
+    assert_eq!(bases(0, 6, usize::MAX), [0, 3]);
+    assert!(bases(60, 60, 1000).is_empty());
+    assert!(matches!(runtime().block_on(wal.read(partition(9), Offset(0), Offset(1), 1)), Err(TailReadError::Unknown)));
+    let entries = wal.entries(of, Offset(4), Offset(7));
+    assert_eq!(entries.iter().map(|entry| entry.base.0).collect::<Vec<u64>>(), [3, 6]);
+    assert_eq!(entries[0].append_time, TimestampMs(5_003));
+    assert_eq!(wal.partition_bytes(of), 20 * size as u64);
+    wal.trim(of, Offset(7));
+    assert_eq!(wal.partition_bytes(of), 18 * size as u64);
+}
+
+#[test]
+fn everything_but_batches_is_remembered_too() {
+    let disk = SimDisk::new(3);
+    let (wal, _) = open(&disk, &small(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    let (a, b, c) = (partition(0), partition(1), partition(2));
+    (0..6).for_each(|_| assert!(client.append(a, 2, 50)));
+    client.control(WalRecord::EpochSeen { partition: a, epoch: LeaderEpoch(9) });
+    client.truncate(a, 8);
+    client.control(WalRecord::HighWatermark { partition: a, hw: Offset(6) });
+    assert!(client.append(a, 2, 70));
+    client.control(WalRecord::Reset { partition: b, at: Offset(100) });
+    (0..2).for_each(|_| assert!(client.append(c, 1, 10)));
+    client.control(WalRecord::Drop { partition: c });
+    assert!(client.sync());
+    wal.set_incarnation(Incarnation(77)).expect("is written");
+    wal.close().expect("closes");
+    let (wal, found) = open(&disk, &small(), 2).expect("opens");
+    assert_eq!(found.identity.incarnation, Incarnation(77));
+    assert_eq!(found.partitions.len(), 2, "the dropped one is gone");
+    let at = recovered(&found, a);
+    assert_eq!((at.epoch_seen, at.end, at.hw), (LeaderEpoch(9), Offset(10), Offset(6)));
+    let at = recovered(&found, b);
+    assert_eq!((at.start, at.end, at.hw), (Offset(100), Offset(100), Offset(100)));
+    client.logs.remove(&c);
+    check(&client, &wal);
+    assert!(wal.bounds(c).is_none());
+}
+
+#[test]
+fn a_directory_belongs_to_one_process_one_broker_and_one_cluster() {
+    let disk: Arc<dyn disk::Disk> = Arc::new(SimDisk::new(4));
+    let open = |cluster: &str, broker: u32| Wal::open(small(), disk.clone(), cluster, BrokerId(broker), WalGen(5));
+    let (wal, _) = open("a", 1).expect("opens");
+    assert!(matches!(open("a", 1), Err(WalError::Locked { .. })));
+    wal.close().expect("closes");
+    assert!(matches!(open("b", 1), Err(WalError::OtherOwner { .. })));
+    let wrong = open("a", 2).err().expect("is refused").to_string();
+    assert_eq!(wrong, "the WAL holds data of broker 1 of cluster `a`, not of broker 2 of cluster `a`");
+    open("a", 1).expect("still opens").0.close().expect("closes");
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let refused = |change: &dyn Fn(&mut WalOptions)| {
+        let mut options = small();
+        change(&mut options);
+        matches!(open(&SimDisk::new(5), &options, 1), Err(WalError::Options(_)))
+    };
+    assert!(refused(&|options| options.file_bytes = 5000));
+    assert!(refused(&|options| options.bytes_max = options.file_bytes * 3));
+    assert!(!refused(&|options| options.bytes_max = options.file_bytes * 4));
+}
+
+#[test]
+fn an_error_of_write_or_sync_ends_all_acknowledging_and_the_next_start_is_another_replica() {
+    for fault in [
+        sim::Faults { sync_error_at: Some(3), ..Default::default() },
+        sim::Faults { write_error_at: Some(3), ..Default::default() },
+    ] {
+        let disk = SimDisk::new(6);
+        let (wal, _) = open(&disk, &small(), 1).expect("opens");
+        let mut client = Client::new(&wal);
+        assert!(client.append(partition(0), 1, 100) && client.sync());
+        disk.fail(fault);
+        // Rule W2: from the error on nothing is acknowledged, whoever asks.
+        while client.poisoned.is_none() {
+            if client.append(partition(0), 1, 100) {
+                client.sync();
+            } else {
+                client.poll();
+            }
+        }
+        let acknowledged = client.synced;
+        assert!(wal.reserve(10).is_none());
+        client.control(WalRecord::EpochSeen { partition: partition(0), epoch: LeaderEpoch(4) });
+        let mut late = Client::new(&wal);
+        late.poll();
+        assert!(late.poisoned.is_some(), "an appender that comes later is told at once");
+        assert!(matches!(wal.close(), Err(WalError::Poisoned(_))));
+        client.poll();
+        assert_eq!(client.synced, acknowledged);
+
+        disk.power_cut();
+        let (wal, found) = open(&disk, &small(), 2).expect("opens");
+        assert!(found.fresh && found.identity.wal_gen == WalGen(2), "rule B4: another wal_gen");
+        assert_eq!(found.damage, []);
+        check(&client, &wal);
+    }
+}
+
+#[test]
+fn it_works_on_the_real_disk() {
+    let dir = tempfile::tempdir().expect("a directory is made");
+    let options = WalOptions { dir: dir.path().join("a/wal"), ..small() };
+    let (wal, _) = open_on(Arc::new(RealDisk), &options, 1).expect("opens");
+    assert!(matches!(open_on(Arc::new(RealDisk), &options, 1), Err(WalError::Locked { .. })));
+    let mut client = Client::new(&wal);
+    // More buffers than one vectored write takes, and several files.
+    for _ in 0..600 {
+        client.append_when_there_is_room(partition(0), 1, 20);
+        client.append_when_there_is_room(partition(1), 1, 200);
+    }
+    assert!(client.sync());
+    check(&client, &wal);
+    wal.close().expect("closes");
+    let (wal, found) = open_on(Arc::new(RealDisk), &options, 2).expect("opens again");
+    assert!(!found.fresh && found.damage.is_empty());
+    check(&client, &wal);
+}

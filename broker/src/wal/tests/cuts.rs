@@ -1,0 +1,132 @@
+//! Power cuts and kills at random moments (rules W1, W3, W3a), and proof that the check would see a missing sync.
+
+use super::harness::*;
+use crate::wal::sim::{Faults, SimDisk};
+use crate::wal::*;
+
+/// A small stream of choices.
+pub(super) struct Choices(pub(super) u64);
+
+impl Choices {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// One life of the broker: appenders on threads of their own, until the power goes at a moment that the seed chose.
+/// Returns them with what they know.
+fn live(disk: &SimDisk, wal: Wal, clients: Vec<Client>, seed: u64, faults: Faults) -> Vec<Client> {
+    disk.fail(faults);
+    let run = |(nth, mut client): (usize, Client)| {
+        std::thread::spawn(move || {
+            let mut choices = Choices(seed * 31 + nth as u64);
+            let own = [partition(2 * nth as u32), partition(2 * nth as u32 + 1)];
+            loop {
+                let of = own[choices.below(2) as usize];
+                let alive = match choices.below(12) {
+                    0 => client.sync(),
+                    1 if client.end(of) > 0 => {
+                        // What is acknowledged stays: only the newest batch goes, if nobody was told of it yet.
+                        client.poll();
+                        let acknowledged = client.acknowledged(of).len();
+                        let log = &client.logs[&of];
+                        if acknowledged < log.len() {
+                            let to = log[log.len() - 1].base;
+                            client.truncate(of, to);
+                        }
+                        client.poisoned.is_none()
+                    }
+                    2 => {
+                        client.poll();
+                        let acknowledged = client.acknowledged(of);
+                        let to = acknowledged.get(acknowledged.len() / 2).map_or(0, |written| written.base);
+                        client.trim(of, to);
+                        client.poisoned.is_none()
+                    }
+                    _ => {
+                        client.append_when_there_is_room(of, 1 + choices.below(3) as u32, choices.below(1500) as usize)
+                    }
+                };
+                if !alive {
+                    client.poll();
+                    return client;
+                }
+            }
+        })
+    };
+    let threads: Vec<_> = clients.into_iter().enumerate().map(run).collect();
+    let clients = threads.into_iter().map(|thread| thread.join().expect("an appender runs to the cut")).collect();
+    drop(wal.close());
+    clients
+}
+
+/// What is held after a cut is what may be held; the client goes on from there.
+fn survivors(client: &Client, wal: &Wal) -> std::collections::BTreeMap<PartitionId, Vec<Written>> {
+    let held = |of: &PartitionId| (*of, state_held(client, wal, *of).expect("it was checked"));
+    client.logs.keys().map(held).collect()
+}
+
+/// Lives and cuts, several on one disk; the first fault found, if any.
+fn run(seed: u64, lives: u64, syncs_lie: bool, kill: bool) -> Option<String> {
+    let disk = SimDisk::new(seed);
+    let mut choices = Choices(seed);
+    let mut clients: Vec<Client> = Vec::new();
+    let mut wal_gen = None;
+    for life in 0..=lives {
+        let (wal, found) = match open(&disk, &small(), 1 + life) {
+            Ok(opened) => opened,
+            Err(error) => return Some(format!("life {life}: {error}")),
+        };
+        if !found.damage.is_empty() || wal_gen.is_some_and(|known| known != found.identity.wal_gen) {
+            return Some(format!("life {life}: {:?}, {:?}", found.damage, found.identity));
+        }
+        wal_gen = Some(found.identity.wal_gen);
+        for client in &clients {
+            for of in client.logs.keys() {
+                if let Some(fault) = faults(client, &wal, *of) {
+                    return Some(format!("life {life}: {fault}"));
+                }
+            }
+        }
+        let resumed = clients.iter().map(|client| {
+            let mut next = Client::resume(&wal, survivors(client, &wal));
+            next.trimmed.clone_from(&client.trimmed);
+            next
+        });
+        let resumed: Vec<Client> = resumed.collect();
+        clients = if resumed.is_empty() { (0..3).map(|_| Client::new(&wal)).collect() } else { resumed };
+        if life == lives {
+            drop(wal.close());
+            break;
+        }
+        let stop_at = Some(1 + choices.below(120));
+        clients = live(&disk, wal, clients, seed + life, Faults { stop_at, syncs_lie, ..Faults::default() });
+        if kill && choices.below(2) == 0 {
+            disk.kill();
+        } else {
+            disk.power_cut();
+        }
+    }
+    None
+}
+
+#[test]
+fn power_cuts_at_random_moments_lose_change_and_reorder_nothing_acknowledged() {
+    for seed in 0..50 {
+        assert_eq!(run(seed, 5, false, false), None, "SEED={seed}");
+    }
+}
+
+#[test]
+fn kills_and_power_cuts_in_turn_lose_nothing_acknowledged() {
+    for seed in 1000..1030 {
+        assert_eq!(run(seed, 6, false, true), None, "SEED={seed}");
+    }
+}
+
+#[test]
+fn the_check_sees_a_sync_that_is_left_out() {
+    let caught = (0..20).filter(|seed| run(*seed, 3, true, false).is_some()).count();
+    assert!(caught >= 10, "a WAL that does not sync passed {} of 20 runs", 20 - caught);
+}
