@@ -148,6 +148,26 @@ async fn newer_format_and_damage_are_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn only_what_was_never_finished_is_started_over() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let database = dir.path().join("metadata.redb");
+    // A first start that was cut short: nothing was acknowledged, and half a database is no obstacle.
+    std::fs::write(dir.path().join("format"), "millpond metadata 1 unfinished\n").expect("written");
+    std::fs::write(&database, b"half").expect("written");
+    let store = open(dir.path()).expect("starts over");
+    write(&store, vec![put("a", "1", None)]).await;
+    store.close().await.expect("open until now");
+    // From now on a missing database is a loss, not a beginning.
+    std::fs::rename(&database, dir.path().join("away")).expect("there");
+    let error = open(dir.path()).err().expect("gone");
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(!database.exists(), "nothing was made in its place");
+    std::fs::rename(dir.path().join("away"), &database).expect("there");
+    let store = open(dir.path()).expect("all there");
+    assert_eq!(store.range(Range::key(&Bytes::from("a"))).await.expect("up").found.len(), 1);
+}
+
+#[tokio::test]
 async fn history_stays_bounded_by_itself() {
     let store = Embedded::in_memory(Arc::new(ManualClock::default()));
     let first = write(&store, vec![put("a", "0", None)]).await;
