@@ -85,6 +85,8 @@ async fn restart_voids_leases_and_tells_watches() {
     store.close().await.expect("open until now");
 
     let store = open(dir.path()).expect("opens again");
+    let left = store.range(Range { keys: Interval::prefix(Bytes::new()), limit: 9 }).await.expect("up");
+    assert_eq!(left.found.iter().map(|kv| kv.key.clone()).collect::<Vec<_>>(), [Bytes::from("free")]);
     let mut watch = store.watch(Interval::prefix("leased/"), before.next()).await.expect("up");
     let batch = watch.next().await.expect("up");
     let gone = |key: &'static str| Event::Delete { key: key.into(), mod_revision: before.next() };
@@ -92,8 +94,6 @@ async fn restart_voids_leases_and_tells_watches() {
     assert_eq!(store.keep_alive(lease.id).await, Ok(None));
     let renewed = store.grant(Duration::from_secs(3600)).await.expect("granted");
     assert_ne!(renewed.id, lease.id, "an old holder must not keep a stranger's lease alive");
-    let left = store.range(Range { keys: Interval::prefix(Bytes::new()), limit: 9 }).await.expect("up");
-    assert_eq!(left.found.iter().map(|kv| kv.key.clone()).collect::<Vec<_>>(), [Bytes::from("free")]);
 }
 
 #[tokio::test]
