@@ -3,7 +3,7 @@
 //! Where frames are missing it keeps the good part before, and says so; it never bridges a gap.
 
 use super::scan::{Detail, Found};
-use super::tail::{Held, Place, Tail};
+use super::tail::{FIRST_SEQ, Held, Place, Tail};
 use millpond_log::frame::{FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Lsn, Offset};
 
@@ -73,7 +73,7 @@ impl Frames {
                 let originals = self.found.iter().filter(|piece| !piece.copied && piece.kind != FrameKind::State);
                 let before = originals.clone().filter(|piece| piece.lsn < hole.from).map(|piece| piece.seq).max();
                 let after = originals.filter(|piece| piece.lsn >= hole.to).map(|piece| piece.seq).min();
-                after != Some(before.map_or(2, |seq| seq + 2))
+                after != Some(before.map_or(FIRST_SEQ, |seq| seq + 2))
             }
         }
     }
@@ -89,6 +89,8 @@ impl Frames {
         });
         let mut log = Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
         let Some(anchor) = anchor else {
+            // Without a state the first frame is there as long as its file is. If not, nothing says where the log begins.
+            log.cut = self.found.first().is_some_and(|first| first.seq != FIRST_SEQ);
             log.run(&self.found);
             return log.finish(end_seq);
         };

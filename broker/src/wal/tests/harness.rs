@@ -7,7 +7,6 @@ use millpond_log::TopicId;
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use std::collections::BTreeMap;
-use std::path::Path;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub(super) const DIR: &str = "/wal";
@@ -268,15 +267,11 @@ pub(super) fn check(client: &Client, wal: &Wal) {
     }
 }
 
-/// The newest WAL file with something in it, by name.
+/// The WAL files, oldest first.
 pub(super) fn wal_files(disk: &SimDisk) -> Vec<std::path::PathBuf> {
     disk.paths().into_iter().filter(|path| path.extension() == Some("wal".as_ref())).collect()
 }
 
 pub(super) fn recovered(recovered: &Recovered, partition: PartitionId) -> &RecoveredPartition {
     recovered.partitions.iter().find(|found| found.partition == partition).expect("the partition is recovered")
-}
-
-pub(super) fn file_of(number: u64) -> std::path::PathBuf {
-    Path::new(DIR).join(format!("{number:020}.wal"))
 }
