@@ -108,6 +108,24 @@ impl Frames {
     }
 }
 
+/// The batches that make up `[start, end)`, if all are there. Batches that were truncated may lie among them, or be missing with
+/// their files: going back from the end, the newest batch that ends where the next begins is the one, since whatever was
+/// appended after it and before it was truncated ends later.
+fn chain(pieces: &[Piece], start: Offset, end: Offset) -> Option<Vec<Held>> {
+    let (mut at, mut held) = (end, Vec::new());
+    for piece in pieces.iter().rev() {
+        if let Detail::Batch(entry) = piece.detail
+            && entry.end == at
+            && at > start
+        {
+            at = entry.base;
+            held.push(Held { entry, seq: piece.seq, prefix_hash: piece.prefix_hash, place: Some(piece.place) });
+        }
+    }
+    held.reverse();
+    (at == start).then_some(held)
+}
+
 #[derive(Default)]
 struct Log {
     /// Where it begins, and the hash there, once something said so.
@@ -137,15 +155,17 @@ impl Log {
             // Nothing had said where the log begins.
             return;
         }
-        let mut log = Log { start: Some((head.offset, head.prefix_hash)), end: head.offset, ..Log::default() };
         let named = before.iter().filter(|piece| (state.first_seq..state.end_seq).contains(&piece.seq));
-        // Truncated batches may still lie about, so truncations among them count; other frames are in the state.
-        let relevant = |piece: &&Piece| matches!(piece.kind, FrameKind::Batch | FrameKind::Truncate);
-        let pieces: Vec<Piece> = named.filter(relevant).copied().collect();
-        log.run(&pieces);
-        (self.start, self.end, self.held) = (log.start, log.end, log.held);
-        self.hw = state.hw;
-        self.cut = log.cut || self.end != state.end;
+        let named: Vec<Piece> = named.copied().collect();
+        (self.start, self.end, self.hw) = (Some((head.offset, head.prefix_hash)), state.end, state.hw);
+        if let Some(held) = chain(&named, head.offset, state.end) {
+            self.held = held;
+            return;
+        }
+        // Something is lost: keep what follows from the start on without a gap.
+        self.end = head.offset;
+        self.run(&named);
+        (self.hw, self.cut) = (state.hw, true);
     }
 
     fn run(&mut self, pieces: &[Piece]) {
