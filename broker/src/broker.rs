@@ -1,120 +1,232 @@
 //! The broker as its front doors see it: one handle, one method per request.
+//!
+//! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
 use crate::api::*;
-use millpond_log::{Offset, PartitionId};
+use crate::catalog::{Catalog, PartitionHandle, Topic};
+use crate::clock;
+use crate::config::Config;
+use crate::metrics::{Metrics, Readings};
+use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
+use crate::producer_ids::ProducerIds;
+use crate::session::SessionHandle;
+use crate::tier::TierHandle;
+use crate::tiered::Tiered;
+use crate::wal::Wal;
+use bytes::Bytes;
+use millpond_core::replica;
+use millpond_log::batch::{BatchError, TimestampType};
+use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid};
+use millpond_metadata::store::{Session, Store};
 use std::future::Future;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, oneshot};
 
 /// A running broker. Cheap to clone.
 #[derive(Clone)]
-pub struct Broker {}
+pub struct Broker {
+    inner: Arc<Inner>,
+}
+
+/// What all requests share.
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) cluster_id: String,
+    pub(crate) rid: Rid,
+    pub(crate) session: SessionHandle,
+    pub(crate) addresses: BrokerDescription,
+    pub(crate) store: Store,
+    pub(crate) catalog: Catalog,
+    pub(crate) shards: Vec<ShardSender>,
+    pub(crate) wal: Wal,
+    pub(crate) tier: TierHandle,
+    pub(crate) tiered: Arc<Tiered>,
+    pub(crate) producer_ids: ProducerIds,
+    /// Bytes of batches between admission and the WAL's sync.
+    pub(crate) produce_memory: Arc<Semaphore>,
+    /// Held while topics are created, grown, altered or deleted.
+    pub(crate) topic_changes: tokio::sync::Mutex<()>,
+    pub(crate) metrics: Arc<Metrics>,
+}
 
 impl Broker {
+    pub(crate) fn new(inner: Inner) -> Broker {
+        Broker { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    pub(crate) fn session_handle(&self) -> &SessionHandle {
+        &self.inner.session
+    }
+
+    /// The session this broker acts under.
+    pub(crate) fn session(&self) -> Result<Session, ApiError> {
+        self.inner.session.get().ok_or_else(|| {
+            ApiError::new(ErrorCode::NotController, "this broker lost its session and is registering again; retry")
+        })
+    }
+
+    pub(crate) fn wal(&self) -> &Wal {
+        &self.inner.wal
+    }
+
+    pub(crate) fn tiered(&self) -> &Tiered {
+        &self.inner.tiered
+    }
+
+    pub(crate) fn partition(&self, topic: &TopicRef, index: u32) -> Result<PartitionHandle, ApiError> {
+        self.inner.catalog.partition(topic, index).map(|(_, handle)| handle)
+    }
+
     /// Takes one batch for one partition.
     ///
     /// Returns once the batch has its place in the queue of its partition: calls made one after the other are appended in
     /// that order. The returned future resolves when `acks` is met; dropping it does not undo the append.
     /// Waits while the broker's produce memory is full, until `timeout`.
+    ///
+    /// # Errors
+    /// At once: nothing was appended. From the future: `REQUEST_TIMED_OUT` and `NOT_LEADER_OR_FOLLOWER` may have happened;
+    /// the same batch with the same sequence settles it. Everything else did not happen.
     pub async fn produce(
         &self,
         request: ProduceRequest,
     ) -> Result<impl Future<Output = Result<Produced, ApiError>> + Send + use<>, ApiError> {
-        let _ = request;
-        Ok(async { todo!() })
-    }
-
-    /// Reads, waiting as the request says. The answer has one entry per partition asked for, in order.
-    pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
-        let _ = request;
-        todo!()
-    }
-
-    /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp` on an empty log).
-    pub async fn list_offsets(
-        &self,
-        topic: &TopicRef,
-        partition: u32,
-        spec: OffsetSpec,
-        isolation: Isolation,
-    ) -> Result<Option<FoundOffset>, ApiError> {
-        let _ = (topic, partition, spec, isolation);
-        todo!()
+        let ProduceRequest { topic, partition, records, acks, timeout } = request;
+        let deadline = clock::monotonic() + timeout;
+        let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
+        let started = clock::monotonic();
+        let batch = admit(&topic, records).inspect_err(|error| {
+            self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));
+        })?;
+        if batch.size() > self.inner.wal.batch_bytes_max() {
+            let message =
+                format!("a batch of {} bytes does not fit this broker's WAL files; send smaller ones", batch.size());
+            return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
+        }
+        let metrics = Arc::clone(&self.inner.metrics);
+        let size = u32::try_from(batch.size()).expect("max.message.bytes fits u32");
+        let memory = Arc::clone(&self.inner.produce_memory).acquire_many_owned(size);
+        let memory = tokio::time::timeout_at(deadline.into(), memory)
+            .await
+            .map_err(|_| timed_out("the broker's produce memory stayed full; nothing was written"))?
+            .expect("the semaphore is never closed");
+        let room = self.inner.wal.reserve(batch.size()).ok_or_else(wal_full)?;
+        let (reply, answer) = oneshot::channel();
+        let acks = match acks {
+            Acks::None => replica::Acks::None,
+            Acks::Leader => replica::Acks::Leader,
+            Acks::All => replica::Acks::All,
+        };
+        let produce = Produce { partition: handle.id, batch, acks, room, memory, reply };
+        handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
+        let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
+        Ok(async move {
+            let answer = tokio::time::timeout_at(deadline.into(), answer)
+                .await
+                .map_err(|_| timed_out("the batch was not committed in time; it may still be"))?;
+            let appended = answer.map_err(|_| stopping())?;
+            let code = appended.as_ref().err().map(|error| error.code.name());
+            metrics.produced(size as usize, clock::monotonic() - started, code);
+            let appended = appended?;
+            Ok(Produced {
+                base_offset: appended.base,
+                log_start: handle.view.borrow().visible.log_start,
+                append_time: stamped.then_some(appended.append_time),
+            })
+        })
     }
 
     /// Hands out a new idempotent producer's identity.
     pub async fn init_producer(&self) -> Result<ProducerIdentity, ApiError> {
-        todo!()
+        let id = self.inner.producer_ids.next(&self.inner.store, self.session()?).await?;
+        Ok(ProducerIdentity { id, epoch: ProducerEpoch(0) })
     }
 
     /// The cluster.
+    #[must_use]
     pub fn describe_cluster(&self) -> ClusterDescription {
-        todo!()
+        ClusterDescription {
+            id: self.inner.cluster_id.clone(),
+            controller: Some(self.id()),
+            brokers: vec![self.inner.addresses.clone()],
+        }
     }
 
-    /// All topics, by name.
-    pub fn topics(&self) -> Vec<TopicDescription> {
-        todo!()
-    }
-
-    /// One topic.
-    pub fn topic(&self, topic: &TopicRef) -> Result<TopicDescription, ApiError> {
-        let _ = topic;
-        todo!()
-    }
-
-    /// Whether a Metadata request may create topics (`auto.create.topics.enable`).
-    pub fn auto_create(&self) -> bool {
-        todo!()
-    }
-
-    /// Creates a topic; its partitions have a leader when this returns.
-    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
-        let _ = topic;
-        todo!()
-    }
-
-    /// Deletes a topic for good.
-    pub async fn delete_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
-        let _ = topic;
-        todo!()
-    }
-
-    /// Grows a topic to `total` partitions.
-    pub async fn create_partitions(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
-        let _ = (topic, total, validate_only);
-        todo!()
-    }
-
-    /// Sets (`Some`) and unsets (`None`) settings of a topic, all or none.
-    pub async fn alter_topic(
-        &self,
-        topic: &TopicRef,
-        changes: std::collections::BTreeMap<String, Option<String>>,
-        validate_only: bool,
-    ) -> Result<(), ApiError> {
-        let _ = (topic, changes, validate_only);
-        todo!()
-    }
-
-    /// Moves the log start offset up to `before` (`None`: to the high watermark); returns the new one.
-    pub async fn delete_records(
-        &self,
-        topic: &TopicRef,
-        partition: u32,
-        before: Option<Offset>,
-    ) -> Result<Offset, ApiError> {
-        let _ = (topic, partition, before);
-        todo!()
-    }
-
-    /// Uploads what is committed of every partition of the topic, now.
-    pub async fn flush_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
-        let _ = topic;
-        todo!()
+    /// This broker's id.
+    #[must_use]
+    pub fn id(&self) -> BrokerId {
+        self.inner.rid.broker
     }
 
     /// State of one partition's log.
     pub fn partition_status(&self, partition: PartitionId) -> Result<PartitionStatus, ApiError> {
-        let _ = partition;
-        todo!()
+        let handle = self.partition(&TopicRef::Id(partition.topic), partition.index)?;
+        let view = handle.view.borrow().clone();
+        Ok(PartitionStatus {
+            log_start: view.visible.log_start,
+            tiered_end: view.visible.tiered_end,
+            high_watermark: view.visible.hw,
+            log_end: view.visible.end,
+            tail_bytes: self.inner.wal.partition_bytes(partition),
+            tiered_bytes: view.manifest.size(),
+        })
     }
+
+    /// Every counter, in Prometheus' text format.
+    pub(crate) fn metrics_text(&self) -> String {
+        let wal = self.inner.wal.usage();
+        let cache = self.inner.tiered.cache().counters();
+        self.inner.metrics.render(&Readings {
+            wal_live_bytes: wal.live_bytes,
+            wal_file_bytes: wal.file_bytes,
+            wal_free_bytes: wal.free_bytes,
+            partitions: self.inner.catalog.tables().topics().map(|topic| topic.partitions.len() as u64).sum(),
+            object_gets: cache.gets,
+            object_get_bytes: cache.get_bytes,
+            cache_memory_hits: cache.memory_hits,
+            cache_disk_hits: cache.disk_hits,
+            cache_misses: cache.misses,
+            cache_corrupt_entries: cache.corrupt_pages,
+        })
+    }
+}
+
+/// Exactly one batch, checked in full against the topic's settings.
+fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
+    let batch = Batch::take(&mut records).map_err(|error| refused(&error))?;
+    let Some(batch) = batch else {
+        return Err(ApiError::new(ErrorCode::InvalidRecord, "there is no record batch in the request"));
+    };
+    if !records.is_empty() {
+        return Err(ApiError::new(ErrorCode::InvalidRecord, "a partition takes exactly one record batch in a request"));
+    }
+    let batch = batch.admit(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
+    if batch.is_transactional() {
+        let message = "transactions are not served yet; produce without a transactional id";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    Ok(batch)
+}
+
+fn refused(error: &BatchError) -> ApiError {
+    ApiError::new(error.code(), error.to_string())
+}
+
+fn timed_out(message: &str) -> ApiError {
+    ApiError::new(ErrorCode::RequestTimedOut, message)
+}
+
+fn wal_full() -> ApiError {
+    let message = "the WAL has no room: its disk or --wal-bytes is full and uploads have not freed it yet; retry";
+    ApiError {
+        retry_after: Some(std::time::Duration::from_millis(500)),
+        ..ApiError::new(ErrorCode::KafkaStorageError, message)
+    }
+}
+
+pub(crate) fn stopping() -> ApiError {
+    ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker is stopping; retry with another")
 }

@@ -1,10 +1,28 @@
 //! The server: front doors, the drivers that feed `core`, the WAL, uploads, fetch, metrics.
 //!
-//! Floor 3. No argument parsing and no signals: the binary hands in a `Config` and a shutdown.
+//! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
 pub mod api;
 pub mod broker;
+mod catalog;
+pub mod clock;
+pub mod config;
+mod fetch;
 pub mod front;
+mod gc;
+mod metrics;
+mod office;
+mod offsets;
+mod partitions;
+mod producer_ids;
+mod refusals;
+pub mod server;
+mod session;
+mod tier;
+mod tiered;
+mod topics;
 pub mod wal;
 
 pub use broker::Broker;
+pub use config::Config;
+pub use server::{Components, Running, StartError, start};

@@ -2,7 +2,6 @@
 //!
 //! One writer thread does group commit; readers find batches through the tail index. It decides nothing about partitions.
 
-mod copy;
 pub mod disk;
 mod files;
 mod group;

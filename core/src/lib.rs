@@ -1,1 +1,9 @@
-//! millpond-core.
+//! What the cluster decides, as pure state machines: `step(now, input, outputs)`. The simulator and the broker run this very code.
+//!
+//! Floor 1. No tokio, sockets, files, clocks or randomness of its own, and no `HashMap`, whose order is not deterministic.
+
+pub mod flush;
+pub mod records;
+pub mod replica;
+pub mod topic_config;
+pub mod topic_name;

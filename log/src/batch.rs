@@ -8,7 +8,7 @@ mod error;
 mod layout;
 mod records;
 
-pub use admit::ProduceRules;
+pub use admit::{Admitted, ProduceRules};
 pub use builder::{BatchBuilder, NewRecord};
 pub use error::BatchError;
 pub use records::{Header, Record, Records};
@@ -159,9 +159,9 @@ impl Batch {
         TimestampMs(layout::BASE_TIMESTAMP.get(&self.head))
     }
 
-    /// Largest timestamp of its records, or the broker's stamp.
+    /// Largest timestamp as the header says: the broker's stamp, or what the producer took for it; base timestamp if unset (-1).
     ///
-    /// Where the header leaves it unset (-1) it is the base timestamp. In an admitted batch no record is later.
+    /// Producers are not held to it, so records may be later: `latest_timestamp` is what an index may rely on.
     #[must_use]
     pub fn max_timestamp(&self) -> TimestampMs {
         match layout::MAX_TIMESTAMP.get(&self.head) {

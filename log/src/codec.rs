@@ -101,8 +101,21 @@ impl Codec {
             Codec::None => Ok(packed.clone()),
             Codec::Gzip => inflate_gzip(packed, max).map(Bytes::from),
             Codec::Snappy => snappy::inflate(packed, max).map(Bytes::from),
-            Codec::Lz4 => lz4::inflate(packed, max).map(Bytes::from),
+            Codec::Lz4 => lz4::inflate(packed, max, lz4::Dialect::Any).map(Bytes::from),
             Codec::Zstd => zstandard::inflate(packed, max).map(Bytes::from),
+        }
+    }
+
+    /// As `decompress`, but refuses what some Kafka client could not read: what is stored, every consumer has to read.
+    ///
+    /// Kafka's Java client reads one LZ4 frame of independent blocks; it takes no linked blocks and overlooks further frames.
+    ///
+    /// # Errors
+    /// As `decompress`.
+    pub fn decompress_portable(self, packed: &Bytes, max: usize) -> Result<Bytes, CodecError> {
+        match self {
+            Codec::Lz4 => lz4::inflate(packed, max, lz4::Dialect::Kafka).map(Bytes::from),
+            Codec::None | Codec::Gzip | Codec::Snappy | Codec::Zstd => self.decompress(packed, max),
         }
     }
 }

@@ -48,6 +48,8 @@ codes! {
     RequestTimedOut = 7, "REQUEST_TIMED_OUT", true;
     /// The batch is larger than `max.message.bytes`.
     MessageTooLarge = 10, "MESSAGE_TOO_LARGE", false;
+    /// Nobody keeps the state of this group or transaction now.
+    CoordinatorNotAvailable = 15, "COORDINATOR_NOT_AVAILABLE", true;
     /// The topic name breaks the name rules.
     InvalidTopic = 17, "INVALID_TOPIC_EXCEPTION", false;
     /// Fewer in-sync replicas than `min.insync.replicas`, or no room in the WAL.

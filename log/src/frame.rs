@@ -25,7 +25,7 @@ const FILE_MAGIC: [u8; 8] = *b"MPwalfil";
 const FLAG_GROUP_END: u8 = 1;
 const FLAG_COPIED: u8 = 2;
 
-const _: () = assert!(FRAME_HEAD_BYTES as u64 % FRAME_ALIGN == 0);
+const _: () = assert!((FRAME_HEAD_BYTES as u64).is_multiple_of(FRAME_ALIGN));
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(FRAME_ALIGN) && FILE_HEAD_BYTES as u64 <= BLOCK_BYTES);
 
 /// What the checksum of a frame starts from: the WAL and the life of the file it was written in, so that a frame of a reused

@@ -151,7 +151,13 @@ mod tests {
         for id in [0, 1, u128::MAX, 0x0f8f_ad5b_d9cb_469f_a165_7086_7728_950e] {
             assert_eq!(TopicId(id).to_string().parse(), Ok(TopicId(id)));
         }
-        for bad in ["", "0", "0f8fad5b-d9cb-469f-a165-70867728950", "+f8fad5b-d9cb-469f-a165-70867728950e", "zf8fad5b-d9cb-469f-a165-70867728950e"] {
+        for bad in [
+            "",
+            "0",
+            "0f8fad5b-d9cb-469f-a165-70867728950",
+            "+f8fad5b-d9cb-469f-a165-70867728950e",
+            "zf8fad5b-d9cb-469f-a165-70867728950e",
+        ] {
             assert_eq!(bad.parse::<TopicId>(), Err(InvalidTopicId), "{bad}");
         }
     }

@@ -6,10 +6,13 @@ pub mod batch;
 pub mod codec;
 pub mod epochs;
 pub mod error_code;
+mod fields;
 pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod manifest;
+pub mod object_key;
+pub mod plan;
 pub mod producers;
 pub mod segment;
 

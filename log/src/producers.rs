@@ -1,15 +1,48 @@
 //! Producer state of one partition (rules P1 to P6): a deterministic function of the log's prefix.
 //!
-//! Time enters only as the append time stored with each batch, so replicas at one offset have equal state.
+//! Time enters only as the append time stored with each batch, so replicas at one offset have equal state. It judges batches
+//! and remembers them; it never appends one.
+
+mod snapshot;
 
 use crate::batch::ProducerStamp;
-use crate::ids::{Offset, ProducerId, TimestampMs};
-use bytes::Bytes;
+use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use crate::limits::{PARTITION_PRODUCERS_MAX, PRODUCER_BATCHES_REMEMBERED};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the partition knows of its producers at one offset.
+///
+/// Whoever feeds it calls, for each batch of the log in order, `expire` with the batch's append time and then `append`. The
+/// leader calls `check` between the two. So leader, followers and replay forget a producer at the same offset (rule P2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTable {
-    // private
+    producers: BTreeMap<ProducerId, Producer>,
+    /// Producers that may expire, oldest append first. Those with an open transaction may not, and are absent.
+    idle: BTreeSet<(TimestampMs, ProducerId)>,
+}
+
+/// One producer (rule P1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Producer {
+    epoch: ProducerEpoch,
+    /// Records appended in this epoch, one sequence number each, without a gap, up to the end of the newest batch.
+    records: u64,
+    /// The newest batches of this epoch, at most five, oldest first.
+    batches: VecDeque<Remembered>,
+    last_append: TimestampMs,
+    /// First offset of its open transaction.
+    transaction_start: Option<Offset>,
+    /// Epoch of the transaction coordinator that wrote its last marker.
+    coordinator_epoch: Option<LeaderEpoch>,
+}
+
+/// A batch that was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Remembered {
+    base_sequence: i32,
+    count: u32,
+    base: Offset,
+    append_time: TimestampMs,
 }
 
 /// What to do with a batch of an idempotent producer.
@@ -17,7 +50,7 @@ pub struct ProducerTable {
 pub enum Verdict {
     /// It is the next one.
     Append,
-    /// It was appended before, as `[base, end)`; answer with `base` once the high watermark has passed `end` (rule P3).
+    /// It was appended before, as `[base, end)`; answer with `base` once the high watermark has reached `end` (rule P3).
     Duplicate {
         /// Original base offset.
         base: Offset,
@@ -47,7 +80,7 @@ pub enum ProducerError {
         /// Sequence that came.
         got: i32,
     },
-    /// A retry older than the batches remembered.
+    /// A retry of records that were appended, but longer ago than the batches remembered.
     #[error("producer {id} repeats a batch older than the last five")]
     DuplicateUnknown {
         /// The producer.
@@ -61,29 +94,163 @@ pub enum ProducerError {
     },
 }
 
+impl ProducerError {
+    /// The code a client gets.
+    #[must_use]
+    pub fn code(&self) -> crate::ErrorCode {
+        match self {
+            ProducerError::Fenced { .. } => crate::ErrorCode::InvalidProducerEpoch,
+            ProducerError::OutOfOrder { .. } => crate::ErrorCode::OutOfOrderSequenceNumber,
+            ProducerError::DuplicateUnknown { .. } => crate::ErrorCode::DuplicateSequenceNumber,
+            // Rule T4 asks for a retriable error: others expire, and then there is room. Of those for which there is no room
+            // yet, this is the one that every Kafka client retries; quota errors are final to some.
+            ProducerError::TooMany { .. } => crate::ErrorCode::NotEnoughReplicas,
+        }
+    }
+}
+
 impl ProducerTable {
-    /// Judges a batch of `count` records. Changes nothing.
+    /// Judges an admitted batch of `count` records (its offset span). Changes nothing.
     ///
     /// A producer that is not known may begin at any sequence (it may have expired), as Kafka's brokers allow.
-    /// # Errors
-    /// Each `ProducerError`.
-    pub fn check(&self, stamp: ProducerStamp, count: u32) -> Result<Verdict, ProducerError> { let _ = (stamp, count); todo!() }
-    /// Records that a batch was appended; also the replay after a restart and on followers. Accepts what the log holds.
-    pub fn append(&mut self, stamp: ProducerStamp, count: u32, base: Offset, append_time: TimestampMs) { let _ = (stamp, count, base, append_time); todo!() }
-    /// Forgets producers whose last append is older than `expiry_ms` before `now` (an append time, rule P2).
-    pub fn expire(&mut self, now: TimestampMs, expiry_ms: i64) { let _ = (now, expiry_ms); todo!() }
-    /// Producers known.
-    #[must_use]
-    pub fn len(&self) -> usize { todo!() }
-    /// Whether none is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool { self.len() == 0 }
-    /// The state as bytes, with format version and CRC. Equal states give equal bytes.
-    #[must_use]
-    pub fn encode(&self) -> Bytes { todo!() }
-    /// Reads what `encode` wrote.
     ///
     /// # Errors
-    /// A reason, when the bytes are cut, damaged or of a newer version.
-    pub fn decode(bytes: &[u8]) -> Result<ProducerTable, &'static str> { let _ = bytes; todo!() }
+    /// Each `ProducerError`.
+    pub fn check(&self, stamp: ProducerStamp, count: u32) -> Result<Verdict, ProducerError> {
+        assert!(stamp.base_sequence >= 0 && count > 0, "admission refuses batches without sequence or records");
+        match self.producers.get(&stamp.id) {
+            Some(producer) => producer.check(stamp, count),
+            // Rule T4: none is evicted early to make room.
+            None if self.producers.len() >= PARTITION_PRODUCERS_MAX => {
+                Err(ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX })
+            }
+            None => Ok(Verdict::Append),
+        }
+    }
+
+    /// Records that a batch of `count` offsets was appended; also the replay after a restart and on followers. Accepts what the
+    /// log holds.
+    ///
+    /// Control batches count for the epoch and the time; they have no sequence, `base_sequence` being -1.
+    pub fn append(&mut self, stamp: ProducerStamp, count: u32, base: Offset, append_time: TimestampMs) {
+        let producer = self.producers.entry(stamp.id).or_insert_with(|| Producer::new(stamp.epoch));
+        self.idle.remove(&(producer.last_append, stamp.id));
+        producer.append(stamp, Remembered { base_sequence: stamp.base_sequence, count, base, append_time });
+        if producer.transaction_start.is_none() {
+            self.idle.insert((append_time, stamp.id));
+        }
+    }
+
+    /// Forgets producers whose last append is older than `expiry_ms` before `now` (an append time, rule P2).
+    ///
+    /// Costs next to nothing when none is that old, so that it can precede every append.
+    pub fn expire(&mut self, now: TimestampMs, expiry_ms: i64) {
+        let oldest = TimestampMs(now.0.saturating_sub(expiry_ms));
+        while let Some(&(last_append, id)) = self.idle.first()
+            && last_append < oldest
+        {
+            self.idle.pop_first();
+            self.producers.remove(&id);
+        }
+    }
+
+    /// Producers known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.producers.is_empty()
+    }
 }
+
+impl Producer {
+    fn new(epoch: ProducerEpoch) -> Producer {
+        Producer {
+            epoch,
+            records: 0,
+            batches: VecDeque::new(),
+            last_append: TimestampMs::NONE,
+            transaction_start: None,
+            coordinator_epoch: None,
+        }
+    }
+
+    /// Rules P3 and P6.
+    fn check(&self, stamp: ProducerStamp, count: u32) -> Result<Verdict, ProducerError> {
+        let (id, got) = (stamp.id, stamp.base_sequence);
+        if stamp.epoch < self.epoch {
+            return Err(ProducerError::Fenced { id });
+        }
+        let expected = if stamp.epoch > self.epoch { 0 } else { self.next_sequence() };
+        if got == expected {
+            return Ok(Verdict::Append);
+        }
+        if stamp.epoch > self.epoch {
+            return Err(ProducerError::OutOfOrder { id, expected, got });
+        }
+        let same = |batch: &&Remembered| batch.base_sequence == got && batch.count == count;
+        if let Some(batch) = self.batches.iter().find(same) {
+            let end = batch.base.plus(u64::from(count));
+            return Ok(Verdict::Duplicate { base: batch.base, end, append_time: batch.append_time });
+        }
+        if self.is_before_remembered(got, count) {
+            return Err(ProducerError::DuplicateUnknown { id });
+        }
+        Err(ProducerError::OutOfOrder { id, expected, got })
+    }
+
+    /// Whether all these records were appended in this epoch, before the oldest batch that is remembered.
+    ///
+    /// Producers take the answer for success, so it must be proven: a sequence behind the next one is no proof when the
+    /// producer expired and began anew in the middle.
+    fn is_before_remembered(&self, sequence: i32, count: u32) -> bool {
+        let behind = u64::from(distance(sequence, self.next_sequence()));
+        let remembered: u64 = self.batches.iter().map(|batch| u64::from(batch.count)).sum();
+        // Half of the sequence space lies behind the next one and half ahead.
+        behind < u64::from(SEQUENCES / 2) && behind <= self.records && behind >= remembered + u64::from(count)
+    }
+
+    fn next_sequence(&self) -> i32 {
+        self.batches.back().map_or(0, |batch| advance(batch.base_sequence, batch.count))
+    }
+
+    fn append(&mut self, stamp: ProducerStamp, batch: Remembered) {
+        self.last_append = batch.append_time;
+        // A marker has no sequence, so it is never a gap.
+        let gap = batch.base_sequence >= 0 && batch.base_sequence != self.next_sequence();
+        if stamp.epoch != self.epoch || gap {
+            // A new epoch begins anew; so does a producer that had expired when this was appended. `check` keeps
+            // epochs from falling (invariant S16); what the log holds is followed.
+            self.epoch = stamp.epoch;
+            self.records = 0;
+            self.batches.clear();
+        }
+        if batch.base_sequence >= 0 {
+            self.records = self.records.saturating_add(u64::from(batch.count));
+            self.batches.push_back(batch);
+            if self.batches.len() > PRODUCER_BATCHES_REMEMBERED {
+                self.batches.pop_front();
+            }
+        }
+    }
+}
+
+/// Sequence numbers there are: 0 to `i32::MAX`, after which 0 follows.
+const SEQUENCES: u32 = 1 << 31;
+
+/// The sequence number `count` after `sequence`.
+fn advance(sequence: i32, count: u32) -> i32 {
+    (sequence.cast_unsigned().wrapping_add(count) % SEQUENCES).cast_signed()
+}
+
+/// Steps forward from one sequence number to another.
+fn distance(from: i32, to: i32) -> u32 {
+    to.cast_unsigned().wrapping_sub(from.cast_unsigned()) % SEQUENCES
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,44 @@
-//! millpond-sdk.
+//! The Rust client of Millpond: producer, consumer and admin over the gRPC API.
+//!
+//! Names and defaults are those that users of Kafka's clients know. A [`Client`] holds the connections and what is known
+//! of the cluster; [`Producer`], [`Consumer`] and [`Admin`] are made from it.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), millpond_sdk::Error> {
+//! use millpond_sdk::{Client, Producer, ProducerConfig, ProducerRecord};
+//!
+//! let client = Client::connect("127.0.0.1:7400").await?;
+//! let producer = Producer::new(&client, ProducerConfig::default())?;
+//! let delivery = producer.send(ProducerRecord::new("flights").key("N14228").value("departed")).await?;
+//! println!("written at offset {:?}", delivery.await?.offset);
+//! producer.close().await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod admin;
+mod backoff;
+mod client;
+mod clock;
+mod connection;
+mod consumer;
+mod description;
+mod error;
+mod metadata;
+mod producer;
+mod record;
+
+pub use admin::{Admin, NewTopic, OffsetSpec};
+pub use backoff::Backoff;
+pub use client::{Client, ClientConfig};
+pub use connection::Tls;
+pub use consumer::{Consumer, ConsumerConfig, IsolationLevel, OffsetReset, StartAt};
+pub use description::{
+    BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionStatus, TopicDescription,
+};
+pub use error::Error;
+pub use millpond_log::batch::{Header, TimestampType};
+pub use millpond_log::codec::Codec;
+pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
+pub use producer::{Acks, Delivery, Producer, ProducerConfig, murmur2};
+pub use record::{ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};

@@ -1,4 +1,7 @@
 //! What the test programs under `tests/` share: where the tools are that `tests/run` installs, and how a test says that
 //! it could not run. No assertions and no product code.
 
+pub mod broker;
+pub mod process;
+pub mod s3;
 pub mod tools;

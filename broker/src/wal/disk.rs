@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub const IOV_MAX: usize = 1024;
 
 /// Bytes written at once when a file is zeroed.
-const ZEROES: [u8; 1 << 20] = [0; 1 << 20];
+static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
 /// A directory tree that survives a restart.
 pub trait Disk: Send + Sync + 'static {
@@ -39,6 +39,7 @@ pub trait Disk: Send + Sync + 'static {
 }
 
 /// An open file.
+#[allow(clippy::len_without_is_empty, reason = "a file is no collection")]
 pub trait DiskFile: Send + Sync + 'static {
     /// Reserves `bytes` of space and gives the file that length.
     ///

@@ -2,7 +2,9 @@
 
 use super::disk::DiskFile;
 use bytes::Bytes;
-use millpond_log::frame::{BLOCK_BYTES, FRAME_ALIGN, FRAME_HEAD_BYTES, FileHead, Frame, FrameKind, FrameSeed, align_up};
+use millpond_log::frame::{
+    BLOCK_BYTES, FRAME_ALIGN, FRAME_HEAD_BYTES, FileHead, Frame, FrameKind, FrameSeed, align_up,
+};
 use millpond_log::{Batch, Lsn};
 use std::io::{self, IoSlice};
 

@@ -179,8 +179,12 @@ fn start(
         partitions.push(tail.report(*partition));
     }
     let files_max = (options.bytes_max / options.file_bytes) as usize;
-    let sealed: VecDeque<Arc<WalFile>> =
-        log.in_use.iter().filter(|used| log.unindexed.contains(&used.number) && used.number != file.number).cloned().collect();
+    let sealed: VecDeque<Arc<WalFile>> = log
+        .in_use
+        .iter()
+        .filter(|used| log.unindexed.contains(&used.number) && used.number != file.number)
+        .cloned()
+        .collect();
     let space = Space::new(options.file_bytes, files_max, log.in_use, log.ready, left);
     live.iter().for_each(|live| space.add_live(live.file, live.bytes));
     space.seal(sealed);
@@ -256,7 +260,9 @@ fn prepare(files: &Files, options: &WalOptions, log: &mut Log) -> Result<(), Wal
 /// A crash before the end finds the damage again.
 fn mend(shared: &Shared, writer: &mut Writer, bad: &[Bad]) -> Result<(), WalError> {
     writer.restate()?;
-    if let Err(error) = shared.remember(|damage| damage.extend(bad.iter().filter(|bad| bad.partition.is_some()).cloned())) {
+    if let Err(error) =
+        shared.remember(|damage| damage.extend(bad.iter().filter(|bad| bad.partition.is_some()).cloned()))
+    {
         tracing::warn!(%error, "the damage is reported at this start only");
     }
     let nameless = bad.iter().filter(|bad| bad.partition.is_none()).cloned();
@@ -293,9 +299,7 @@ fn spawn_writer(mut writer: Writer, files: JoinHandle<()>, held: Box<dyn DiskLoc
         let run = std::panic::catch_unwind(AssertUnwindSafe(|| writer.run()));
         let clean = matches!(run, Ok(Ok(Ended::Clean)));
         end(&shared, run, "writer");
-        if clean
-            && let Err(error) = shared.relabel(|label| label.clean_end = writer.next_lsn)
-        {
+        if clean && let Err(error) = shared.relabel(|label| label.clean_end = writer.next_lsn) {
             tracing::warn!(%error, "the WAL was closed, but not marked clean");
         }
         shared.space.stop();

@@ -328,7 +328,11 @@ impl Scan<'_> {
             let gone = replayed.tail.dropped;
             for place in &lost {
                 if !gone {
-                    bad.push(Bad { file: place.file.clone(), position: place.position, partition: Some((partition, end)) });
+                    bad.push(Bad {
+                        file: place.file.clone(),
+                        position: place.position,
+                        partition: Some((partition, end)),
+                    });
                 }
             }
             if replayed.cut && lost.is_empty() {
@@ -341,12 +345,17 @@ impl Scan<'_> {
         for place in fresh {
             let said = |bad: &Bad| bad.file == place.file && bad.position == place.position;
             if !bad.iter().any(said) {
-                bad.push(Bad { file: place.file.clone(), position: place.position, partition: place.partition.map(|partition| (partition, Offset(0))) });
+                bad.push(Bad {
+                    file: place.file.clone(),
+                    position: place.position,
+                    partition: place.partition.map(|partition| (partition, Offset(0))),
+                });
             }
         }
         let (last_file, last_at, last_lsn) = self.last_group;
         // Rule W3a: whatever nothing later proves may be in the page cache only.
-        let unproven = (last_file == end_file && last_at > 0 && last_lsn > self.cursor.proven).then_some((last_at, position));
+        let unproven =
+            (last_file == end_file && last_at > 0 && last_lsn > self.cursor.proven).then_some((last_at, position));
         let count = if self.files.is_empty() { 0 } else { end_file + 1 };
         let ready = self.files[count..].to_vec();
         // Files before the first frame were given up and not yet renamed when the broker ended; they are read as empty.

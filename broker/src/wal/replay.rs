@@ -84,10 +84,12 @@ impl Frames {
         self.found.sort_by_key(|piece| (piece.seq, std::cmp::Reverse(piece.lsn)));
         self.found.dedup_by_key(|piece| piece.seq);
         let end_seq = self.found.last().map_or(1, |piece| piece.seq + 1);
-        let anchor = self.found.iter().rposition(|piece| {
-            matches!(piece.kind, FrameKind::State | FrameKind::Reset | FrameKind::Drop)
-        });
-        let mut log = Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
+        let anchor = self
+            .found
+            .iter()
+            .rposition(|piece| matches!(piece.kind, FrameKind::State | FrameKind::Reset | FrameKind::Drop));
+        let mut log =
+            Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
         let Some(anchor) = anchor else {
             // Without a state the first frame is there as long as its file is. If not, nothing says where the log begins.
             log.cut = self.found.first().is_some_and(|first| first.seq != FIRST_SEQ);

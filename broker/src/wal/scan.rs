@@ -102,7 +102,8 @@ impl<'a> Reader<'a> {
 
     fn head(&mut self, at: u64) -> Option<(Frame, u32)> {
         let seed = self.seed;
-        Frame::decode(self.bytes(at, FRAME_HEAD_BYTES as u64), seed).filter(|(frame, _)| at + frame.size() <= self.file.bytes)
+        Frame::decode(self.bytes(at, FRAME_HEAD_BYTES as u64), seed)
+            .filter(|(frame, _)| at + frame.size() <= self.file.bytes)
     }
 
     /// The frame at `at`, if its head is good: whole, or with `None` if its payload is bad.
@@ -156,13 +157,9 @@ impl<'a> Reader<'a> {
 
     /// The next good head at or after `at` of a frame numbered `lsn` or higher.
     pub(super) fn resync(&mut self, at: u64, lsn: u64, boot: u32) -> Option<u64> {
-        let positions = (align_up(at, FRAME_ALIGN)..self.file.bytes).step_by(FRAME_ALIGN as usize);
-        for position in positions {
-            if self.head(position).is_some_and(|(frame, _)| frame.lsn.0 >= lsn && frame.boot >= boot) {
-                return Some(position);
-            }
-        }
-        None
+        let mut positions = (align_up(at, FRAME_ALIGN)..self.file.bytes).step_by(FRAME_ALIGN as usize);
+        positions
+            .find(|&position| self.head(position).is_some_and(|(frame, _)| frame.lsn.0 >= lsn && frame.boot >= boot))
     }
 }
 

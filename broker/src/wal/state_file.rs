@@ -2,8 +2,8 @@
 //!
 //! Rule W5: a reader finds the old contents or the new, never a mixture.
 
-use super::disk::{Disk, DiskFile};
 use super::WalIdentity;
+use super::disk::{Disk, DiskFile};
 use millpond_log::frame::WAL_FORMAT;
 use millpond_log::{BrokerId, Incarnation, Lsn, Offset, PartitionId, TopicId, WalGen};
 use std::io::{self, ErrorKind, IoSlice};
@@ -180,7 +180,8 @@ pub(super) struct Bad {
 pub(super) fn encode_damage(damage: &[Bad]) -> Vec<u8> {
     let line = |bad: &Bad| {
         let (file, lost) = (bad.file.display(), bad.partition);
-        let whose = lost.map_or("-".to_owned(), |(partition, end)| format!("{}/{}/{end}", partition.topic, partition.index));
+        let whose =
+            lost.map_or("-".to_owned(), |(partition, end)| format!("{}/{}/{end}", partition.topic, partition.index));
         format!("{} {whose} {file}\n", bad.position)
     };
     damage.iter().map(line).collect::<String>().into_bytes()

@@ -85,7 +85,12 @@ pub(super) struct Tail {
 
 impl Tail {
     /// A recovered tail, from its batches in order. `state` says what the frames other than batches added up to.
-    pub(super) fn recovered(state: PartitionState, start: (Offset, u64), epoch_seen: LeaderEpoch, held: Vec<Held>) -> Tail {
+    pub(super) fn recovered(
+        state: PartitionState,
+        start: (Offset, u64),
+        epoch_seen: LeaderEpoch,
+        held: Vec<Held>,
+    ) -> Tail {
         let needed_bytes = held.iter().map(|held| u64::from(held.entry.size)).sum();
         Tail {
             epoch_seen,

@@ -3,12 +3,14 @@
 //! It never acknowledges before the sync has answered well, and never syncs again after one that has not.
 
 use super::WalRecord;
-use super::copy::{Copying, STATE_FRAME_BYTES, push_state};
+mod copy;
+
 use super::group::{Group, LaidOut, Origin, Payload};
 use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
 use super::space::WalFile;
 use super::tail::{Freed, Place, frame_bytes, head_of};
+use copy::{Copying, STATE_FRAME_BYTES, push_state};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};
 use millpond_log::{Lsn, PartitionId};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,14 +78,14 @@ impl Writer {
                 }
                 // A file on its way out makes room by itself; else the rest of this one may be too short.
                 Taken::Nothing | Taken::TooLarge(_) if self.copying.is_some() => {
-                    if !self.commit(Vec::new())? && !self.roll() && !self.wait_for_room() {
+                    if !(self.commit(Vec::new())? || self.roll() || self.wait_for_room()) {
                         return Ok(Ended::Full);
                     }
                 }
                 Taken::Nothing => self.mark()?,
                 Taken::TooLarge(bytes) => {
                     let elsewhere = bytes > self.room() && bytes + self.room() <= spendable;
-                    if !(elsewhere && self.roll()) && !self.wait_for_room() {
+                    if !(elsewhere && self.roll() || self.wait_for_room()) {
                         return Ok(Ended::Full);
                     }
                 }
@@ -173,7 +175,9 @@ impl Writer {
                 }
                 FrameKind::SyncMark => {}
                 kind => {
-                    self.shared.tails.change(frame.partition, |tail| tail.noted(kind, frame.seq, frame.base_offset, place.file));
+                    self.shared
+                        .tails
+                        .change(frame.partition, |tail| tail.noted(kind, frame.seq, frame.base_offset, place.file));
                 }
             }
         }

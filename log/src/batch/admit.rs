@@ -29,31 +29,44 @@ pub struct ProduceRules {
     pub codec: Option<Codec>,
 }
 
+/// A batch fit to be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// The batch.
+    pub batch: Batch,
+    /// Largest timestamp of its records, as the producer set them.
+    pub latest: TimestampMs,
+}
+
 impl Batch {
     /// Checks the batch in full, down to each record, so that nothing poisonous is ever stored.
     ///
-    /// Returns the batch to append: the same bytes, but for two cases. Where `rules.codec` asks for another codec it is
-    /// re-encoded. Where its header's max timestamp is not its records' (nor left unset), that is set right, as Kafka's broker
-    /// does: the time index and retention rely on it. Under `LogAppendTime` the caller stamps the batch when it appends it.
+    /// Returns the batch to append: the same bytes, or re-encoded where `rules.codec` asks for another codec. Under
+    /// `LogAppendTime` the caller stamps it when it appends it.
     ///
     /// # Errors
-    /// Every `BatchError` but `Cut`; nothing was changed.
+    /// Every `BatchError` but `Cut` and `OldFormat`; nothing was changed.
     pub fn admit(self, rules: &ProduceRules) -> Result<Batch, BatchError> {
+        self.admit_timed(rules).map(|admitted| admitted.batch)
+    }
+
+    /// As `admit`, and tells the largest timestamp of the records, which it has seen: the header's need not be true.
+    ///
+    /// # Errors
+    /// As `admit`.
+    pub fn admit_timed(self, rules: &ProduceRules) -> Result<Admitted, BatchError> {
         self.check_size(rules)?;
         // Before a field is believed: damage on the way must look like damage, so that the client sends it again.
         self.verify_crc()?;
         let codec = self.check_header()?;
         let raw = self.inflate(codec)?;
-        let max_timestamp = self.check_records(&raw, rules)?;
-        let mut admitted = match rules.codec {
+        let latest = self.check_records(&raw, rules)?;
+        let batch = match rules.codec {
             Some(wanted) if wanted != codec => self.encode_as(wanted, &raw),
             _ => self,
         };
-        admitted.check_size(rules)?;
-        if rules.timestamp_type == TimestampType::CreateTime && admitted.max_timestamp() != max_timestamp {
-            admitted.patch(|head| layout::MAX_TIMESTAMP.set(head, max_timestamp.0));
-        }
-        Ok(admitted)
+        batch.check_size(rules)?;
+        Ok(Admitted { batch, latest })
     }
 
     fn check_size(&self, rules: &ProduceRules) -> Result<(), BatchError> {
@@ -93,7 +106,7 @@ impl Batch {
     }
 
     fn inflate(&self, codec: Codec) -> Result<Bytes, BatchError> {
-        codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX).map_err(|error| match error {
+        codec.decompress_portable(&self.records, BATCH_INFLATED_BYTES_MAX).map_err(|error| match error {
             // The CRC has matched, so the producer made it so: sending it again would not help.
             CodecError::Corrupt(what) => BatchError::Malformed(what),
             CodecError::TooLarge { max } => BatchError::InflatedTooLarge { max },

@@ -62,6 +62,26 @@ impl Batch {
             stamped: (self.timestamp_type() == TimestampType::LogAppendTime).then(|| self.max_timestamp()),
         })
     }
+
+    /// Largest timestamp of its records, read off them, since the header's need not be true. The broker's stamp where it has one.
+    ///
+    /// # Errors
+    /// As `records`; each record may be `Malformed`.
+    pub fn latest_timestamp(&self) -> Result<TimestampMs, BatchError> {
+        if self.timestamp_type() == TimestampType::LogAppendTime {
+            return Ok(self.max_timestamp());
+        }
+        let codec = self.codec().ok_or(BatchError::Malformed("unknown codec"))?;
+        let raw = codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX)?;
+        let base = self.base_timestamp().0;
+        let mut input = Input(&raw);
+        let mut latest = None;
+        for _ in 0..self.record_count() {
+            latest = latest.max(Some(base.wrapping_add(RawRecord::take(&mut input)?.timestamp_delta)));
+        }
+        // Compaction may leave a batch without records, for its offsets.
+        Ok(latest.map_or(self.max_timestamp(), TimestampMs))
+    }
 }
 
 impl Records {

@@ -277,20 +277,23 @@ fn timestamps_are_held_to_the_topics_bounds() {
 }
 
 #[test]
-fn max_timestamp_of_an_admitted_batch_is_true() {
+fn latest_timestamp_is_true_whatever_the_header_says() {
     let check = |header_max: i64, expected_header: i64| {
-        let good = three(Codec::Lz4);
-        let mut head = good.head;
-        layout::MAX_TIMESTAMP.set(&mut head, header_max);
-        let admitted = Batch::seal(head, good.records).admit(&rules()).unwrap();
-        assert_eq!(layout::MAX_TIMESTAMP.get(&admitted.head), expected_header);
-        assert_eq!((admitted.max_timestamp(), admitted.verify_crc()), (TimestampMs(T + 2), Ok(())));
+        for codec in Codec::ALL {
+            let good = three(codec);
+            let mut head = good.head;
+            layout::MAX_TIMESTAMP.set(&mut head, header_max);
+            let batch = Batch::seal(head, good.records);
+            let admitted = batch.clone().admit_timed(&rules()).unwrap();
+            assert_eq!(admitted, Admitted { batch: batch.clone(), latest: TimestampMs(T + 2) });
+            assert_eq!(batch.latest_timestamp(), Ok(TimestampMs(T + 2)));
+            assert_eq!(batch.max_timestamp(), TimestampMs(expected_header));
+        }
     };
     check(T + 2, T + 2);
-    check(T, T + 2);
-    check(T + 9, T + 2);
-    check(-1, T + 2);
-    check(i64::MAX, T + 2);
+    check(T, T);
+    check(-1, T);
+    check(i64::MAX, i64::MAX);
 }
 
 #[test]
@@ -307,6 +310,7 @@ fn log_append_time_is_every_records_time() {
         assert_eq!(batch.records_bytes(), three(codec).records_bytes());
         let times: Vec<i64> = batch.records().unwrap().map(|record| record.unwrap().timestamp.0).collect();
         assert_eq!(times, [T + 777; 3]);
+        assert_eq!(batch.latest_timestamp(), Ok(TimestampMs(T + 777)));
     }
 }
 

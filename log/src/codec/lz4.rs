@@ -25,6 +25,15 @@ const VERSION_MASK: u8 = 0b1100_0000;
 const VERSION: u8 = 0b0100_0000;
 const UNCOMPRESSED_BIT: u32 = 1 << 31;
 
+/// Which streams are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// All that the format allows.
+    Any,
+    /// One frame of independent blocks: all that Kafka's Java client reads.
+    Kafka,
+}
+
 /// One frame of independent blocks of 64 KiB, as Kafka's Java client writes it and alone reads it.
 pub(super) fn deflate(raw: &[u8]) -> Vec<u8> {
     let layout = FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB);
@@ -33,13 +42,20 @@ pub(super) fn deflate(raw: &[u8]) -> Vec<u8> {
     encoder.finish().expect("a `Vec` takes every write")
 }
 
-pub(super) fn inflate(packed: &[u8], max: usize) -> Result<Vec<u8>, CodecError> {
+pub(super) fn inflate(packed: &[u8], max: usize, dialect: Dialect) -> Result<Vec<u8>, CodecError> {
     let mut input = Input(packed);
     let mut raw = Vec::with_capacity(first_guess(packed.len(), max));
     loop {
-        inflate_frame(&mut input, &mut raw, max)?;
+        let descriptor = read_descriptor(&mut input)?;
+        if descriptor.linked && dialect == Dialect::Kafka {
+            return Err(CodecError::Corrupt("lz4 blocks are linked, which Kafka's clients do not read"));
+        }
+        inflate_frame(&descriptor, &mut input, &mut raw, max)?;
         if input.0.is_empty() {
             return Ok(raw);
+        }
+        if dialect == Dialect::Kafka {
+            return Err(CodecError::Corrupt("more than one lz4 frame, of which Kafka's clients read one"));
         }
     }
 }
@@ -53,8 +69,12 @@ struct Descriptor {
     block_bytes_max: usize,
 }
 
-fn inflate_frame(input: &mut Input<'_>, raw: &mut Vec<u8>, max: usize) -> Result<(), CodecError> {
-    let descriptor = read_descriptor(input)?;
+fn inflate_frame(
+    descriptor: &Descriptor,
+    input: &mut Input<'_>,
+    raw: &mut Vec<u8>,
+    max: usize,
+) -> Result<(), CodecError> {
     let frame_start = raw.len();
     loop {
         let size = input.u32()?;
@@ -70,7 +90,7 @@ fn inflate_frame(input: &mut Input<'_>, raw: &mut Vec<u8>, max: usize) -> Result
             return Err(CodecError::Corrupt("lz4 block checksum mismatch"));
         }
         if size & UNCOMPRESSED_BIT == 0 {
-            inflate_block(block, &descriptor, raw, frame_start, max)?;
+            inflate_block(block, descriptor, raw, frame_start, max)?;
         } else if max - raw.len() < len {
             return Err(CodecError::TooLarge { max });
         } else {

@@ -202,7 +202,30 @@ fn lz4_is_read_with_linked_blocks_and_all_checksums() {
 }
 
 #[test]
-fn lz4_frames_kafka_cannot_read_are_named() {
+fn what_javas_lz4_reader_does_not_take_is_not_portable() {
+    use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
+    let linked = FrameInfo::new().block_mode(BlockMode::Linked).block_size(BlockSize::Max64KB);
+    let mut encoder = FrameEncoder::with_frame_info(linked, Vec::new());
+    encoder.write_all(&text(100_000)).unwrap();
+    let linked = Bytes::from(encoder.finish().unwrap());
+    let one = Codec::Lz4.compress(b"mill pond");
+    let two = Bytes::from(concat(&[&one, &one]));
+    let check = |packed: &Bytes, expected: Result<usize, &'static str>| {
+        let raw = Codec::Lz4.decompress_portable(packed, MAX).map(|raw| raw.len());
+        assert_eq!(raw, expected.map_err(CodecError::Corrupt));
+    };
+    check(&one, Ok(9));
+    check(&Codec::Lz4.compress(&text(100_000)), Ok(100_000));
+    check(&linked, Err("lz4 blocks are linked, which Kafka's clients do not read"));
+    check(&two, Err("more than one lz4 frame, of which Kafka's clients read one"));
+    for codec in [Codec::Gzip, Codec::Snappy, Codec::Zstd] {
+        let two = Bytes::from(concat(&[&codec.compress(b"mill "), &codec.compress(b"pond")]));
+        assert_eq!(codec.decompress_portable(&two, MAX), Ok(Bytes::from_static(b"mill pond")));
+    }
+}
+
+#[test]
+fn lz4_headers_out_of_the_ordinary_are_named() {
     let good = Codec::Lz4.compress(b"mill pond");
     let with = |at: usize, byte: u8| {
         let mut bytes = good.to_vec();

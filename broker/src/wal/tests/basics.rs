@@ -115,7 +115,10 @@ fn settings_that_cannot_work_are_refused() {
 
 #[test]
 fn an_error_of_write_or_sync_ends_all_acknowledging_and_the_next_start_is_another_replica() {
-    for fault in [sim::Faults { sync_error_at: Some(3), ..Default::default() }, sim::Faults { write_error_at: Some(3), ..Default::default() }] {
+    for fault in [
+        sim::Faults { sync_error_at: Some(3), ..Default::default() },
+        sim::Faults { write_error_at: Some(3), ..Default::default() },
+    ] {
         let disk = SimDisk::new(6);
         let (wal, _) = open(&disk, &small(), 1).expect("opens");
         let mut client = Client::new(&wal);

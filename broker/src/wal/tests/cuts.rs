@@ -44,7 +44,9 @@ fn live(disk: &SimDisk, wal: Wal, clients: Vec<Client>, seed: u64, faults: Fault
                         client.trim(of, to);
                         client.poisoned.is_none()
                     }
-                    _ => client.append_when_there_is_room(of, 1 + choices.below(3) as u32, choices.below(1500) as usize),
+                    _ => {
+                        client.append_when_there_is_room(of, 1 + choices.below(3) as u32, choices.below(1500) as usize)
+                    }
                 };
                 if !alive {
                     client.poll();

@@ -42,7 +42,10 @@ fn judge(disk: &SimDisk, client: &Client, what: &str) -> bool {
         let log = &client.logs[&of];
         assert!(held.len() <= log.len(), "{what}: {of} has more than was written");
         for ((batch, append_time), written) in held.iter().zip(log) {
-            assert!(bytes_of(batch) == written.bytes && append_time.0 == written.append_time, "{what}: wrong data in {of}");
+            assert!(
+                bytes_of(batch) == written.bytes && append_time.0 == written.append_time,
+                "{what}: wrong data in {of}"
+            );
         }
         let reported = found.damage.iter().flat_map(|damage| &damage.partitions).find(|(lost, _)| *lost == of);
         match reported {
@@ -146,7 +149,11 @@ fn damage_in_the_middle_costs_one_partition_what_follows_and_the_other_nothing()
     let frame = at as u64 - millpond_log::frame::FRAME_HEAD_BYTES as u64;
     let lost = Damage { file, position: frame, partitions: vec![(partition(1), Offset(1))] };
     assert_eq!(found.damage, [lost.clone()]);
-    assert_eq!(recovered(&found, partition(0)).end.0, client.end(partition(0)), "good frames after the damage are kept");
+    assert_eq!(
+        recovered(&found, partition(0)).end.0,
+        client.end(partition(0)),
+        "good frames after the damage are kept"
+    );
     assert_eq!(recovered(&found, partition(1)).end.0, 1);
     assert_eq!(wal.identity().incarnation, Incarnation(0));
     wal.close().expect("closes");

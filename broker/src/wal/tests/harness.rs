@@ -232,7 +232,10 @@ pub(super) fn state_held(client: &Client, wal: &Wal, partition: PartitionId) -> 
             Some(difference) => complaint = difference,
         }
     }
-    Err(format!("{partition}: {complaint} (acknowledged to {:?})", client.acknowledged(partition).last().map(|last| last.end)))
+    Err(format!(
+        "{partition}: {complaint} (acknowledged to {:?})",
+        client.acknowledged(partition).last().map(|last| last.end)
+    ))
 }
 
 fn differs(state: &[Written], held: &[(Batch, TimestampMs)], end: u64, trimmed: u64) -> Option<String> {

@@ -29,7 +29,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("foyer", &["cache"]),
     ("kafka-protocol", &["broker", "tests"]),
     ("object_store", &["cache", "broker", "cli", "tests"]),
-    ("rand", &["sdk", "broker", "cli", "tests"]),
+    ("rand", &["cache", "sdk", "broker", "cli", "tests"]),
     ("redb", &["metadata"]),
     ("rustix", &["metadata", "broker", "cli", "tests"]),
     ("socket2", &["sdk", "broker", "cli"]),

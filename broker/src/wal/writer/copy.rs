@@ -2,12 +2,12 @@
 //!
 //! Runs in the writer's groups, in small portions, so that it delays nobody. It never frees a file that somebody needs.
 
-use super::files::Files;
-use super::group::{Group, Payload};
-use super::shared::Shared;
-use super::space::Oldest;
-use super::tail::{Place, StateRecord};
-use super::writer::Writer;
+use super::Writer;
+use crate::wal::files::Files;
+use crate::wal::group::{Group, Payload};
+use crate::wal::shared::Shared;
+use crate::wal::space::Oldest;
+use crate::wal::tail::{Place, StateRecord};
 use bytes::Bytes;
 use millpond_log::PartitionId;
 use millpond_log::frame::{FRAME_ALIGN, FRAME_HEAD_BYTES, Frame, FrameKind, STATE_BYTES, align_up};
@@ -23,7 +23,7 @@ pub(super) const STATE_FRAME_BYTES: u64 = (FRAME_HEAD_BYTES + STATE_BYTES) as u6
 const _: () = assert!(STATE_FRAME_BYTES.is_multiple_of(FRAME_ALIGN));
 
 /// A file on its way out.
-pub(super) struct Copying {
+pub(in crate::wal) struct Copying {
     oldest: Oldest,
     needed: VecDeque<(PartitionId, u64, Place)>,
     /// Partitions to be stated anew; `None` until the last copy is durable, so that the states name the new places.

@@ -1,0 +1,158 @@
+//! The topics this broker knows: names, ids, settings and the handles of their partitions. An image of the metadata store, never its source.
+
+use crate::api::{ApiError, PartitionDescription, TopicDescription, TopicRef};
+use crate::partitions::shard::ShardSender;
+use crate::partitions::view::ViewReceiver;
+use millpond_core::records::{PartitionRecord, TopicRecord};
+use millpond_core::topic_config::TopicConfig;
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, PartitionId, TopicId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// One topic and how to reach its partitions.
+pub(crate) struct Topic {
+    /// What the metadata store has of it.
+    pub(crate) record: TopicRecord,
+    /// Its settings, parsed.
+    pub(crate) config: TopicConfig,
+    pub(crate) partitions: Vec<PartitionHandle>,
+}
+
+/// How to reach one partition.
+#[derive(Clone)]
+pub(crate) struct PartitionHandle {
+    pub(crate) id: PartitionId,
+    pub(crate) shard: ShardSender,
+    pub(crate) view: ViewReceiver,
+    pub(crate) placement: Placement,
+}
+
+/// Who holds a partition, as the metadata store says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Placement {
+    pub(crate) leader: Option<BrokerId>,
+    pub(crate) epoch: LeaderEpoch,
+    pub(crate) replicas: Vec<BrokerId>,
+    pub(crate) isr: Vec<BrokerId>,
+}
+
+impl From<&PartitionRecord> for Placement {
+    fn from(record: &PartitionRecord) -> Placement {
+        Placement {
+            leader: record.leader.as_ref().map(|leader| leader.rid.broker),
+            epoch: record.epoch,
+            replicas: record.replicas.clone(),
+            isr: record.isr.iter().map(|rid| rid.broker).collect(),
+        }
+    }
+}
+
+/// All topics, by name and by id. Readers take a snapshot; a change replaces the tables.
+#[derive(Default)]
+pub(crate) struct Catalog {
+    tables: RwLock<Arc<Tables>>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Tables {
+    by_name: BTreeMap<String, Arc<Topic>>,
+    by_id: BTreeMap<TopicId, Arc<Topic>>,
+}
+
+impl Catalog {
+    /// The tables as they are now.
+    pub(crate) fn tables(&self) -> Arc<Tables> {
+        // A panic cannot leave the tables half changed: they are replaced whole.
+        Arc::clone(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds a topic, or replaces the one of this id.
+    pub(crate) fn put(&self, topic: Topic) -> Arc<Topic> {
+        let topic = Arc::new(topic);
+        let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let tables = Arc::make_mut(&mut guard);
+        tables.by_name.insert(topic.record.name.to_string(), Arc::clone(&topic));
+        tables.by_id.insert(topic.record.id, Arc::clone(&topic));
+        topic
+    }
+
+    /// Removes a topic.
+    pub(crate) fn remove(&self, id: TopicId) -> Option<Arc<Topic>> {
+        let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let tables = Arc::make_mut(&mut guard);
+        let topic = tables.by_id.remove(&id)?;
+        tables.by_name.remove(topic.record.name.as_str());
+        Some(topic)
+    }
+
+    /// The topic a client named.
+    pub(crate) fn topic(&self, topic: &TopicRef) -> Result<Arc<Topic>, ApiError> {
+        let tables = self.tables();
+        let found = match topic {
+            TopicRef::Name(name) => tables.by_name.get(name),
+            TopicRef::Id(id) => tables.by_id.get(id),
+        };
+        found.cloned().ok_or_else(|| unknown_topic(topic))
+    }
+
+    /// The partition a client named, with its topic.
+    pub(crate) fn partition(&self, topic: &TopicRef, index: u32) -> Result<(Arc<Topic>, PartitionHandle), ApiError> {
+        let topic = self.topic(topic)?;
+        match topic.partitions.get(index as usize) {
+            Some(handle) => {
+                let handle = handle.clone();
+                Ok((topic, handle))
+            }
+            None => Err(ApiError::new(
+                ErrorCode::UnknownTopicOrPartition,
+                format!(
+                    "topic `{}` has {} partitions, numbered from 0; there is no {index}",
+                    topic.record.name,
+                    topic.partitions.len()
+                ),
+            )),
+        }
+    }
+}
+
+impl Tables {
+    /// Topics in order of name.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.by_name.values()
+    }
+
+    /// The handle of a partition, by its identity.
+    pub(crate) fn handle(&self, id: PartitionId) -> Option<&PartitionHandle> {
+        self.by_id.get(&id.topic)?.partitions.get(id.index as usize)
+    }
+}
+
+impl Topic {
+    /// What clients see of it.
+    pub(crate) fn describe(&self) -> TopicDescription {
+        let describe = |handle: &PartitionHandle| PartitionDescription {
+            id: handle.id,
+            leader: handle.placement.leader,
+            leader_epoch: handle.placement.epoch,
+            replicas: handle.placement.replicas.clone(),
+            isr: handle.placement.isr.clone(),
+        };
+        TopicDescription {
+            id: self.record.id,
+            name: self.record.name.to_string(),
+            partitions: self.partitions.iter().map(describe).collect(),
+            configs: self.record.config.clone(),
+        }
+    }
+}
+
+fn unknown_topic(topic: &TopicRef) -> ApiError {
+    match topic {
+        TopicRef::Name(name) => {
+            ApiError::new(ErrorCode::UnknownTopicOrPartition, format!("no topic is named `{name}`; create it first"))
+        }
+        TopicRef::Id(id) => {
+            ApiError::new(ErrorCode::UnknownTopicId, format!("no topic has the id {id}; refresh the metadata"))
+        }
+    }
+}

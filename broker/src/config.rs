@@ -1,0 +1,83 @@
+//! What a broker is told at its start. Plain data: parsing is the command line's, components (metadata, object store, disk) are arguments.
+
+use millpond_log::BrokerId;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Settings of one broker.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its id; stays with its data directory.
+    pub id: BrokerId,
+    /// Its rack or zone, if told.
+    pub rack: Option<String>,
+    /// Holds `wal/` and `cache/`.
+    pub data_dir: PathBuf,
+    /// The gRPC door. Port 0 takes a free one.
+    pub grpc: Listener,
+    /// The Kafka door.
+    pub kafka: Listener,
+    /// The HTTP door: health and metrics.
+    pub http: Listener,
+    /// Most bytes of WAL files.
+    pub wal_bytes: u64,
+    /// Bytes of one WAL file.
+    pub wal_file_bytes: u64,
+    /// Bytes of newest batches kept in memory for readers.
+    pub tail_memory_bytes: u64,
+    /// Bytes of batches that may wait for the WAL's sync.
+    pub produce_memory_bytes: u32,
+    /// Bytes of the read cache in memory.
+    pub cache_memory_bytes: u64,
+    /// Bytes of the read cache on disk; 0 for none.
+    pub cache_disk_bytes: u64,
+    /// `auto.create.topics.enable`.
+    pub auto_create_topics: bool,
+    /// `num.partitions`: partitions of a topic created without a number.
+    pub default_partitions: u32,
+    /// Lease of the broker's session.
+    pub lease_ttl: Duration,
+    /// How often tails are looked at for flushing, and retention is applied.
+    pub tier_interval: Duration,
+    /// Period of the garbage collector's epoch (rule G1).
+    pub gc_period: Duration,
+}
+
+/// Where a door listens and what clients are told to dial.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Address to bind.
+    pub bind: SocketAddr,
+    /// `host:port` for clients; the bound address when `None`.
+    pub advertise: Option<String>,
+}
+
+impl Config {
+    /// The defaults of one broker on loopback, with its data under `data_dir`.
+    #[must_use]
+    pub fn local(data_dir: PathBuf) -> Config {
+        let loopback = |port| Listener { bind: SocketAddr::from(([127, 0, 0, 1], port)), advertise: None };
+        Config {
+            id: BrokerId(0),
+            rack: None,
+            data_dir,
+            grpc: loopback(7400),
+            kafka: loopback(9092),
+            http: loopback(7480),
+            wal_bytes: 4 << 30,
+            wal_file_bytes: 64 << 20,
+            tail_memory_bytes: 64 << 20,
+            produce_memory_bytes: 128 << 20,
+            cache_memory_bytes: 64 << 20,
+            cache_disk_bytes: 1 << 30,
+            auto_create_topics: true,
+            default_partitions: 1,
+            // Section 8: a silent broker is replaced within TTL + 2 s.
+            lease_ttl: Duration::from_secs(6),
+            tier_interval: Duration::from_secs(1),
+            // Rule G1: at most once per hour.
+            gc_period: Duration::from_secs(3600),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The read path: one loop that reads what is there, and waits for more as the request allows (cases F1 to F5, rules F1 to F5).
+//!
+//! It reads views, never replicas: a fetch does not pass through a shard.
+
+use crate::api::{AbortedTxn, ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation};
+use crate::broker::Broker;
+use crate::clock;
+use crate::partitions::view::{PartitionView, ViewReceiver};
+use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::tiered::TieredError;
+use crate::wal::TailReadError;
+use futures::future::select_all;
+use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId};
+use std::ops::Range;
+use std::time::Instant;
+
+/// Times one partition is looked at again within one read, because its tail was trimmed between the view and the read.
+const LOOKS_MAX: usize = 3;
+
+/// What one read of one partition may return.
+#[derive(Clone, Copy)]
+struct Budget {
+    /// Most bytes.
+    bytes: usize,
+    /// The answer is still empty: one whole batch may exceed `bytes` (case F2).
+    may_overshoot: bool,
+}
+
+struct Read {
+    batches: Vec<Batch>,
+    /// More would have been there: waiting cannot make this partition fuller (case F5).
+    filled: bool,
+}
+
+impl Broker {
+    /// Reads, waiting as the request says. The answer has one entry per partition asked for, in order.
+    ///
+    /// Answers by `wait_max` whether the object store does or not (case F4): what could not be read by then comes back empty.
+    pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
+        let deadline = clock::monotonic() + request.wait_max;
+        let mut watched: Vec<Result<(PartitionId, ViewReceiver), ApiError>> = request
+            .partitions
+            .iter()
+            .map(|wanted| {
+                self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone()))
+            })
+            .collect();
+        loop {
+            let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
+            if complete || clock::monotonic() >= deadline {
+                self.count_fetched(&answer);
+                return answer;
+            }
+            let changes = watched.iter_mut().flatten().map(|(_, view)| Box::pin(view.changed()));
+            // A view ends only when its partition goes away, which the next read reports.
+            let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
+        }
+    }
+
+    fn count_fetched(&self, answer: &[FetchedPartition]) {
+        let metrics = &self.inner().metrics;
+        metrics.fetch_requests.inc();
+        metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
+    }
+
+    async fn read_all(
+        &self,
+        request: &FetchRequest,
+        watched: &mut [Result<(PartitionId, ViewReceiver), ApiError>],
+        deadline: Instant,
+    ) -> (Vec<FetchedPartition>, bool) {
+        let mut total = 0;
+        let mut complete = watched.is_empty();
+        let mut answer = Vec::with_capacity(watched.len());
+        for (wanted, source) in request.partitions.iter().zip(watched) {
+            let fetched = match source {
+                Err(error) => failed(None, error.clone()),
+                Ok((id, view)) => {
+                    let budget = Budget {
+                        bytes: wanted.bytes_max.min(request.bytes_max.saturating_sub(total)),
+                        may_overshoot: total == 0,
+                    };
+                    let (fetched, filled) = self.read_one(request, wanted, *id, view, budget, deadline).await;
+                    complete |= filled;
+                    fetched
+                }
+            };
+            complete |= fetched.error.is_some();
+            total += fetched.batches.iter().map(Batch::size).sum::<usize>();
+            answer.push(fetched);
+        }
+        (answer, complete || total >= request.bytes_min)
+    }
+
+    async fn read_one(
+        &self,
+        request: &FetchRequest,
+        wanted: &FetchPartition,
+        id: PartitionId,
+        receiver: &mut ViewReceiver,
+        budget: Budget,
+        deadline: Instant,
+    ) -> (FetchedPartition, bool) {
+        for _ in 0..LOOKS_MAX {
+            let view = receiver.borrow_and_update().clone();
+            if let Err(error) =
+                check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset))
+            {
+                return (failed(Some(&view), error), true);
+            }
+            let end = match request.isolation {
+                Isolation::ReadUncommitted => view.visible.hw,
+                Isolation::ReadCommitted => view.visible.lso,
+            };
+            if wanted.offset >= end {
+                return (answered(&view, request.isolation, Vec::new()), false);
+            }
+            match self.read_batches(&view, id, wanted.offset..end, budget, request.scan, deadline).await {
+                Ok(Some(read)) => return (answered(&view, request.isolation, read.batches), read.filled),
+                Ok(None) => {}
+                Err(error) => return (failed(Some(&view), error), true),
+            }
+        }
+        let view = receiver.borrow().clone();
+        let moving =
+            ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry");
+        (failed(Some(&view), moving), true)
+    }
+
+    /// Reads `wanted` from the tail, or from object storage where the tail no longer reaches back.
+    /// `None`: what was looked at has moved; look again with a newer view.
+    async fn read_batches(
+        &self,
+        view: &PartitionView,
+        id: PartitionId,
+        wanted: Range<Offset>,
+        budget: Budget,
+        scan: bool,
+        deadline: Instant,
+    ) -> Result<Option<Read>, ApiError> {
+        let Range { start: offset, end } = wanted;
+        if budget.bytes == 0 && !budget.may_overshoot {
+            return Ok(Some(Read { batches: Vec::new(), filled: true }));
+        }
+        match self.wal().read(id, offset, end, budget.bytes).await {
+            Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
+            Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
+                let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
+                match tokio::time::timeout_at(deadline.into(), read).await {
+                    Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
+                    // The entry is gone from the manifest by now: retention moved on (rule G4).
+                    Ok(Err(TieredError::Gone)) => Ok(None),
+                    Ok(Err(error)) => Err(storage_error(&error)),
+                    // The store is slow: the read goes on in the background and the next fetch finds it cached.
+                    Err(_) => Ok(Some(Read { batches: Vec::new(), filled: false })),
+                }
+            }
+            Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) => Ok(None),
+            Err(error) => Err(storage_error(&error)),
+        }
+    }
+}
+
+/// Cuts what was read to whole batches within the budget. Only the answer's first batch may overshoot (cases F2, F3).
+fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
+    let mut taken = 0;
+    let mut kept = Vec::with_capacity(batches.len());
+    let mut filled = false;
+    for batch in batches {
+        let overshoots = taken + batch.size() > budget.bytes;
+        if overshoots && !(budget.may_overshoot && kept.is_empty()) {
+            filled = true;
+            break;
+        }
+        taken += batch.size();
+        kept.push(batch);
+    }
+    let more_is_there = kept.last().is_some_and(|last| last.end_offset() < end);
+    Read { filled: filled || more_is_there || taken >= budget.bytes, batches: kept }
+}
+
+/// Rule F2 (KIP-320).
+pub(crate) fn check_epoch(view: &PartitionView, known: Option<LeaderEpoch>) -> Result<(), ApiError> {
+    let current = view.visible.epoch;
+    match known {
+        Some(known) if known < current => Err(ApiError::new(
+            ErrorCode::FencedLeaderEpoch,
+            format!("the client knows leader epoch {known}, the leader is in {current}; refresh the metadata"),
+        )),
+        Some(known) if known > current => Err(ApiError::new(
+            ErrorCode::UnknownLeaderEpoch,
+            format!("the client knows leader epoch {known}, this broker only {current}; retry"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Rules R11 and F3: out of range is only said by a leader whose end is proven.
+fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
+    let visible = &view.visible;
+    if offset >= visible.log_start && offset <= visible.end {
+        return Ok(());
+    }
+    if !visible.leads {
+        return Err(not_leader());
+    }
+    if !visible.end_proven {
+        return Err(end_not_proven());
+    }
+    Err(ApiError::new(
+        ErrorCode::OffsetOutOfRange,
+        format!("offset {offset} is outside the log, which holds {} to {}", visible.log_start, visible.hw),
+    ))
+}
+
+fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> FetchedPartition {
+    let aborted: Option<Vec<AbortedTxn>> = match isolation {
+        Isolation::ReadUncommitted => None,
+        // Nothing writes transactions yet (`InitProducerId` refuses transactional ids), so none was aborted.
+        Isolation::ReadCommitted => Some(Vec::new()),
+    };
+    FetchedPartition {
+        high_watermark: view.visible.hw,
+        last_stable: view.visible.lso,
+        log_start: view.visible.log_start,
+        batches,
+        aborted,
+        error: None,
+    }
+}
+
+fn failed(view: Option<&PartitionView>, error: ApiError) -> FetchedPartition {
+    let offsets = view.map(|view| (view.visible.hw, view.visible.lso, view.visible.log_start)).unwrap_or_default();
+    FetchedPartition {
+        high_watermark: offsets.0,
+        last_stable: offsets.1,
+        log_start: offsets.2,
+        batches: Vec::new(),
+        aborted: None,
+        error: Some(error),
+    }
+}

@@ -1,0 +1,112 @@
+//! The gRPC door: `millpond.v1`, health and reflection on one listener.
+//!
+//! Decodes, calls one method of `Broker`, encodes. Streams are pulled by the transport: a client that does not read its
+//! answers stops us from reading its requests, and cannot grow our memory.
+
+mod admin;
+mod answers;
+mod convert;
+mod fetch;
+mod log;
+mod produce;
+mod status;
+mod subscriptions;
+
+use crate::Broker;
+use millpond_proto::v1::admin_server::AdminServer;
+use millpond_proto::v1::log_server::LogServer;
+use millpond_proto::{
+    CONNECTION_WINDOW_BYTES, FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES,
+};
+use std::future::Future;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::service::{Routes, RoutesBuilder};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::server::HealthReporter;
+
+/// Most streams and calls one connection may have open. A client needs two streams and some calls; proxies share one
+/// connection among clients.
+const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+
+/// How often a silent connection is checked, so that clients that vanished do not hold streams.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long an unanswered check is waited for.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long connections may take to end after a shutdown. Batches in flight are answered well within it.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+
+/// Serves the gRPC API on `listener` until `shutdown` resolves.
+///
+/// After it, new calls are refused, streams answer what is in flight and end with `UNAVAILABLE`, and what has not ended
+/// within 10 s is cut. Returns once no connection is left.
+///
+/// # Errors
+/// Only if the server cannot be set up; a connection's failure is its own.
+pub async fn serve(
+    broker: Broker,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), tonic::transport::Error> {
+    let stop = CancellationToken::new();
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<LogServer<log::LogService>>().await;
+    health.set_serving::<AdminServer<admin::AdminService>>().await;
+    let log = LogServer::new(log::LogService::new(broker.clone(), stop.clone()))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let admin = AdminServer::new(admin::AdminService::new(broker));
+    let mut routes = Routes::builder();
+    routes.add_service(log).add_service(admin).add_service(health_service);
+    add_reflection(&mut routes);
+    serve_routes(routes.routes(), health, listener, stop, shutdown).await
+}
+
+/// Adds server reflection in both versions that tools ask for.
+fn add_reflection(routes: &mut RoutesBuilder) {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    routes.add_service(builder().build_v1().expect("our descriptors are valid"));
+    routes.add_service(builder().build_v1alpha().expect("our descriptors are valid"));
+}
+
+async fn serve_routes(
+    routes: Routes,
+    health: HealthReporter,
+    listener: TcpListener,
+    stop: CancellationToken,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), tonic::transport::Error> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .trace_fn(|request| tracing::debug_span!("grpc", method = request.uri().path()))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+    let cut = async {
+        shutdown.await;
+        health.set_not_serving::<LogServer<log::LogService>>().await;
+        health.set_not_serving::<AdminServer<admin::AdminService>>().await;
+        stop.cancel();
+        tokio::time::sleep(SHUTDOWN_GRACE).await;
+    };
+    tokio::select! {
+        served = server => served,
+        () = cut => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The service `millpond.v1.Admin`: one method of `Broker` for each call.
+
+use super::convert::{self, topic_ref};
+use super::status::{malformed, status};
+use crate::Broker;
+use crate::api::{ApiError, NewTopic, TopicDescription};
+use millpond_log::{ErrorCode, Offset, PartitionId};
+use millpond_proto::v1;
+use std::collections::BTreeMap;
+use tonic::{Request, Response, Status};
+
+/// The service.
+pub(super) struct AdminService {
+    broker: Broker,
+}
+
+impl AdminService {
+    pub(super) fn new(broker: Broker) -> AdminService {
+        AdminService { broker }
+    }
+}
+
+/// What the service's methods return.
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::admin_server::Admin for AdminService {
+    async fn create_topic(&self, request: Request<v1::CreateTopicRequest>) -> Answer<v1::CreateTopicResponse> {
+        let v1::CreateTopicRequest { name, partitions, replication_factor, configs, validate_only } =
+            request.into_inner();
+        let topic = NewTopic { name, partitions, replication_factor, configs, validate_only };
+        let created = self.broker.create_topic(topic).await;
+        answer(created.map(|topic| v1::CreateTopicResponse { topic: Some(convert::topic(topic)) }))
+    }
+
+    async fn delete_topic(&self, request: Request<v1::DeleteTopicRequest>) -> Answer<v1::DeleteTopicResponse> {
+        let topic = named(request.into_inner().topic)?;
+        answer(self.broker.delete_topic(&topic).await.map(|()| v1::DeleteTopicResponse {}))
+    }
+
+    async fn describe_topic(&self, request: Request<v1::DescribeTopicRequest>) -> Answer<v1::DescribeTopicResponse> {
+        let topic = named(request.into_inner().topic)?;
+        let described = self.broker.topic(&topic);
+        answer(described.map(|topic| v1::DescribeTopicResponse { topic: Some(convert::topic(topic)) }))
+    }
+
+    async fn list_topics(&self, _request: Request<v1::ListTopicsRequest>) -> Answer<v1::ListTopicsResponse> {
+        let topics = self.broker.topics().into_iter().map(convert::topic).collect();
+        Ok(Response::new(v1::ListTopicsResponse { topics }))
+    }
+
+    async fn alter_topic(&self, request: Request<v1::AlterTopicRequest>) -> Answer<v1::AlterTopicResponse> {
+        let v1::AlterTopicRequest { topic, set, unset, validate_only } = request.into_inner();
+        let topic = named(topic)?;
+        let changes = changes(set, unset).map_err(|error| status(&error))?;
+        let altered = self.broker.alter_topic(&topic, changes, validate_only).await;
+        answer(altered.map(|()| v1::AlterTopicResponse {}))
+    }
+
+    async fn create_partitions(
+        &self,
+        request: Request<v1::CreatePartitionsRequest>,
+    ) -> Answer<v1::CreatePartitionsResponse> {
+        let v1::CreatePartitionsRequest { topic, total, validate_only } = request.into_inner();
+        let created = self.broker.create_partitions(&named(topic)?, total, validate_only).await;
+        answer(created.map(|()| v1::CreatePartitionsResponse {}))
+    }
+
+    async fn delete_records(&self, request: Request<v1::DeleteRecordsRequest>) -> Answer<v1::DeleteRecordsResponse> {
+        let v1::DeleteRecordsRequest { topic, partition, before } = request.into_inner();
+        let deleted = self.broker.delete_records(&named(topic)?, partition, before.map(Offset)).await;
+        answer(deleted.map(|log_start| v1::DeleteRecordsResponse { log_start: log_start.0 }))
+    }
+
+    async fn flush_topic(&self, request: Request<v1::FlushTopicRequest>) -> Answer<v1::FlushTopicResponse> {
+        let topic = named(request.into_inner().topic)?;
+        answer(self.broker.flush_topic(&topic).await.map(|()| v1::FlushTopicResponse {}))
+    }
+
+    async fn describe_cluster(
+        &self,
+        _request: Request<v1::DescribeClusterRequest>,
+    ) -> Answer<v1::DescribeClusterResponse> {
+        let cluster = self.broker.describe_cluster();
+        Ok(Response::new(v1::DescribeClusterResponse {
+            id: cluster.id,
+            controller: cluster.controller.map(|broker| broker.0),
+            brokers: cluster.brokers.into_iter().map(convert::broker).collect(),
+        }))
+    }
+
+    async fn describe_partition(
+        &self,
+        request: Request<v1::DescribePartitionRequest>,
+    ) -> Answer<v1::DescribePartitionResponse> {
+        let v1::DescribePartitionRequest { topic, partition } = request.into_inner();
+        let topic = self.broker.topic(&named(topic)?);
+        let partition = topic.and_then(|topic| partition_of(&topic, partition));
+        answer(partition.and_then(|id| self.broker.partition_status(id)).map(|state| v1::DescribePartitionResponse {
+            log_start: state.log_start.0,
+            tiered_end: state.tiered_end.0,
+            high_watermark: state.high_watermark.0,
+            log_end: state.log_end.0,
+            tail_bytes: state.tail_bytes,
+            tiered_bytes: state.tiered_bytes,
+        }))
+    }
+}
+
+fn answer<T>(answer: Result<T, ApiError>) -> Answer<T> {
+    answer.map(Response::new).map_err(|error| status(&error))
+}
+
+fn named(topic: Option<v1::TopicRef>) -> Result<crate::api::TopicRef, Status> {
+    topic_ref(topic).map_err(|error| status(&error))
+}
+
+/// Settings to set and to unset as one map. None may be both.
+fn changes(set: BTreeMap<String, String>, unset: Vec<String>) -> Result<BTreeMap<String, Option<String>>, ApiError> {
+    let mut changes: BTreeMap<String, Option<String>> =
+        set.into_iter().map(|(key, value)| (key, Some(value))).collect();
+    for key in unset {
+        if let Some(Some(_)) = changes.insert(key.clone(), None) {
+            return Err(malformed(format!("`{key}` is both in `set` and in `unset`")));
+        }
+    }
+    Ok(changes)
+}
+
+/// A partition of a topic that a message names.
+fn partition_of(topic: &TopicDescription, index: u32) -> Result<PartitionId, ApiError> {
+    let found = topic.partitions.iter().map(|partition| partition.id).find(|id| id.index == index);
+    found.ok_or_else(|| {
+        let message = format!("topic `{}` has {} partitions; there is no {index}", topic.name, topic.partitions.len());
+        ApiError::new(ErrorCode::UnknownTopicOrPartition, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_set_or_unset_but_not_both() {
+        let set = || BTreeMap::from([("retention.ms".to_owned(), "1".to_owned())]);
+        let both = changes(set(), vec!["retention.ms".to_owned()]);
+        assert_eq!(both.map_err(|error| error.code), Err(ErrorCode::InvalidRequest));
+        let merged = changes(set(), vec!["cleanup.policy".to_owned()]).expect("no contradiction");
+        assert_eq!(merged["retention.ms"].as_deref(), Some("1"));
+        assert_eq!(merged["cleanup.policy"], None);
+    }
+}

@@ -1,0 +1,141 @@
+//! The service `millpond.v1.Log`: one method of `Broker` for each call.
+
+use super::produce::{Admitted, Committed};
+use super::status::{in_stream, status};
+use super::{convert, fetch, produce};
+use crate::Broker;
+use crate::api::{ApiError, Isolation, NewTopic, ProduceRequest, TopicDescription, TopicRef};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use millpond_log::ErrorCode;
+use millpond_proto::v1;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Lookups of one `ListOffsets` that run at once. Each may read from object storage.
+const LOOKUPS_AT_ONCE: usize = 16;
+
+/// The service.
+pub(super) struct LogService {
+    broker: Broker,
+    stop: CancellationToken,
+}
+
+impl LogService {
+    pub(super) fn new(broker: Broker, stop: CancellationToken) -> LogService {
+        LogService { broker, stop }
+    }
+
+    fn admit(&self) -> impl Fn(ProduceRequest) -> Admitted + Send + 'static {
+        let broker = self.broker.clone();
+        move |request| {
+            let broker = broker.clone();
+            Box::pin(async move { broker.produce(request).await.map(|committed| Box::pin(committed) as Committed) })
+        }
+    }
+
+    /// A topic for a client's metadata, created if it may be.
+    async fn topic(&self, topic: Option<v1::TopicRef>, create: bool) -> Result<TopicDescription, ApiError> {
+        let topic = convert::topic_ref(topic)?;
+        let missing = match self.broker.topic(&topic) {
+            Err(error) if error.code == ErrorCode::UnknownTopicOrPartition => error,
+            found => return found,
+        };
+        let TopicRef::Name(name) = &topic else { return Err(missing) };
+        if !create || !self.broker.auto_create() {
+            return Err(missing);
+        }
+        match self.broker.create_topic(NewTopic { name: name.clone(), ..NewTopic::default() }).await {
+            // Somebody else was quicker.
+            Err(error) if error.code == ErrorCode::TopicAlreadyExists => self.broker.topic(&topic),
+            created => created,
+        }
+    }
+
+    async fn lookup(&self, query: v1::OffsetQuery, isolation: Isolation) -> v1::OffsetResult {
+        let find = async {
+            let topic = convert::topic_ref(query.topic)?;
+            let spec = convert::offset_spec(query.spec)?;
+            self.broker.list_offsets(&topic, query.partition, spec, isolation).await
+        };
+        convert::offset_result(find.await)
+    }
+}
+
+#[tonic::async_trait]
+impl v1::log_server::Log for LogService {
+    type ProduceStream = BoxStream<'static, Result<v1::ProduceResponse, Status>>;
+    type FetchStream = BoxStream<'static, Result<v1::FetchResponse, Status>>;
+
+    async fn metadata(&self, request: Request<v1::MetadataRequest>) -> Result<Response<v1::MetadataResponse>, Status> {
+        let v1::MetadataRequest { topics, allow_auto_create } = request.into_inner();
+        let mut answers = Vec::with_capacity(topics.len());
+        for topic in topics {
+            let result = match self.topic(Some(topic), allow_auto_create).await {
+                Ok(topic) => v1::topic_metadata::Result::Topic(convert::topic(topic)),
+                Err(error) => v1::topic_metadata::Result::Error(in_stream(&error)),
+            };
+            answers.push(v1::TopicMetadata { result: Some(result) });
+        }
+        let cluster = self.broker.describe_cluster();
+        Ok(Response::new(v1::MetadataResponse {
+            cluster_id: cluster.id,
+            controller: cluster.controller.map(|broker| broker.0),
+            brokers: cluster.brokers.into_iter().map(convert::broker).collect(),
+            topics: answers,
+        }))
+    }
+
+    async fn produce(
+        &self,
+        request: Request<Streaming<v1::ProduceRequest>>,
+    ) -> Result<Response<Self::ProduceStream>, Status> {
+        let answers = produce::answer(request.into_inner(), self.admit(), self.stop.clone());
+        Ok(Response::new(answers.boxed()))
+    }
+
+    async fn produce_one(&self, request: Request<v1::ProduceRequest>) -> Result<Response<v1::Produced>, Status> {
+        let request = convert::produce_request(request.into_inner()).map_err(|error| status(&error))?;
+        let produced = produce::one(request, self.admit()).await;
+        produced.map(Response::new).map_err(|error| status(&error))
+    }
+
+    async fn fetch(
+        &self,
+        request: Request<Streaming<v1::FetchRequest>>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let broker = self.broker.clone();
+        let fetch = move |request| {
+            let broker = broker.clone();
+            Box::pin(async move { broker.fetch(request).await }) as fetch::Fetched
+        };
+        Ok(Response::new(fetch::push(request.into_inner(), fetch, self.stop.clone()).boxed()))
+    }
+
+    async fn fetch_one(&self, request: Request<v1::FetchOneRequest>) -> Result<Response<v1::FetchOneResponse>, Status> {
+        let request = convert::fetch_one(request.into_inner()).map_err(|error| status(&error))?;
+        let fetched = self.broker.fetch(request).await.pop();
+        let fetched = fetched.ok_or_else(|| ApiError::new(ErrorCode::UnknownServerError, "the read gave no answer"));
+        fetched.and_then(convert::fetched_one).map(Response::new).map_err(|error| status(&error))
+    }
+
+    async fn list_offsets(
+        &self,
+        request: Request<v1::ListOffsetsRequest>,
+    ) -> Result<Response<v1::ListOffsetsResponse>, Status> {
+        let v1::ListOffsetsRequest { queries, isolation } = request.into_inner();
+        let isolation = convert::isolation(isolation).map_err(|error| status(&error))?;
+        let lookups = futures::stream::iter(queries).map(|query| self.lookup(query, isolation));
+        let results = lookups.buffered(LOOKUPS_AT_ONCE).collect().await;
+        Ok(Response::new(v1::ListOffsetsResponse { results }))
+    }
+
+    async fn init_producer(
+        &self,
+        _request: Request<v1::InitProducerRequest>,
+    ) -> Result<Response<v1::InitProducerResponse>, Status> {
+        let producer = self.broker.init_producer().await.map_err(|error| status(&error))?;
+        let (producer_id, producer_epoch) = (producer.id.0, producer.epoch.0.into());
+        Ok(Response::new(v1::InitProducerResponse { producer_id, producer_epoch }))
+    }
+}

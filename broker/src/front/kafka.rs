@@ -1,0 +1,123 @@
+//! The Kafka door: existing clients and tools, unchanged, on the same topics.
+//!
+//! Frames are read and answered in order by `connection`; `request` holds the table of what is served; each request has a
+//! file with its messages and its handler, which calls one method of `Broker`. The messages are declared here rather than
+//! taken from a crate: what generic decoders allocate, they allocate from lengths that the client claims.
+
+mod connection;
+mod coordinator;
+mod door;
+mod fetch;
+mod frame;
+mod metadata;
+mod offsets;
+mod produce;
+mod producers;
+mod request;
+mod throttle;
+mod topics;
+mod versions;
+mod wire;
+
+pub use request::{Request, RequestError, decode_request};
+pub use wire::Malformed;
+
+use crate::Broker;
+use connection::{End, Limits};
+use door::Door;
+use frame::{Foreign, FrameError};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// What one connection may take.
+const LIMITS: Limits = Limits {
+    frame_bytes_max: 100 << 20,
+    // Clients keep five in flight at most if they are to keep order, librdkafka any number if not; this many hide any latency.
+    requests_max: 64,
+    in_flight_bytes_max: 128 << 20,
+    idle: Duration::from_secs(600),
+    drain: Duration::from_secs(5),
+};
+
+const _: () = assert!(fetch::ANSWER_BYTES_MAX <= LIMITS.in_flight_bytes_max, "a full fetch fits beside its request");
+
+/// How long to wait after the system would not give us a connection: it is out of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves the Kafka protocol on `listener` until `shutdown` resolves.
+///
+/// Clients are told to dial the addresses of `Broker::describe_cluster`. After `shutdown` no request is read; those under way
+/// are answered within 5 s. Returns once no connection is left.
+pub async fn serve(broker: Broker, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
+    let stop = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    let accept = async {
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        connections.spawn(connection(broker.clone(), stream, peer, stop.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a Kafka connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(ended) = connections.join_next(), if !connections.is_empty() => log_panic(ended),
+            }
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        () = shutdown => {}
+    }
+    drop(listener);
+    stop.cancel();
+    while let Some(ended) = connections.join_next().await {
+        log_panic(ended);
+    }
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a Kafka connection ended by a fault of ours");
+    }
+}
+
+async fn connection(broker: Broker, stream: TcpStream, peer: SocketAddr, stop: CancellationToken) {
+    // Answers are written whole: nothing is gained by waiting for more.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+    }
+    let local = stream.local_addr();
+    let (reader, writer) = stream.into_split();
+    let door = Door::new(broker.clone());
+    match connection::run(reader, writer, &door, LIMITS, stop.cancelled()).await {
+        End::Shutdown | End::Frame(FrameError::Closed | FrameError::Idle | FrameError::Io(_)) | End::Send(_) => {}
+        End::Foreign(speaks) => {
+            let port = local.map_or(0, |local| local.port());
+            tracing::warn!(%peer, "{}", hint(speaks, port, grpc_address(&broker, port).as_deref()));
+        }
+        ended => tracing::warn!(%peer, reason = %ended, "closed a Kafka connection"),
+    }
+}
+
+/// What to tell an operator whose client dialled the wrong port.
+fn hint(speaks: Foreign, port: u16, grpc: Option<&str>) -> String {
+    let grpc = grpc.unwrap_or("which `millpond cluster describe` shows");
+    match speaks {
+        Foreign::Grpc => format!("the client speaks gRPC; Kafka's port is {port}; use the gRPC port, {grpc}"),
+        Foreign::Http => format!("the client speaks HTTP; Kafka's port is {port}; for gRPC use {grpc}"),
+        Foreign::Tls => format!("the client speaks TLS; Kafka's port {port} is plain text"),
+    }
+}
+
+/// The gRPC address of the broker whose Kafka door listens on `port`.
+fn grpc_address(broker: &Broker, port: u16) -> Option<String> {
+    let ours = format!(":{port}");
+    broker.describe_cluster().brokers.into_iter().find(|broker| broker.kafka.ends_with(&ours)).map(|broker| broker.grpc)
+}

@@ -1,0 +1,241 @@
+//! One connection: reads requests, begins each in the order it came, and sends the answers in that order (case P9).
+//!
+//! Several requests are under way at once, bounded in number and in bytes. Knows frames and requests, not what they mean.
+
+use super::frame::{Foreign, FrameError, foreign, frame_size, read_frame, read_length};
+use super::request::{Request, RequestError, decode_request};
+use super::wire::Frame;
+use bytes::Buf;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesOrdered, StreamExt};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Bounds of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Largest frame taken. Kafka's default for `socket.request.max.bytes`.
+    pub(super) frame_bytes_max: usize,
+    /// Most requests begun and not yet answered. Further ones stay in the socket: TCP slows the client down.
+    pub(super) requests_max: usize,
+    /// Most bytes of their frames, and of the batches that their answers may hold.
+    pub(super) in_flight_bytes_max: usize,
+    /// A connection without a request under way is closed after this silence. Kafka's default for `connections.max.idle.ms`.
+    /// A client that stops in the middle of a frame, or does not read its answers, is given up after it too.
+    pub(super) idle: Duration,
+    /// How long requests under way may take when no more are read.
+    pub(super) drain: Duration,
+}
+
+/// Bytes buffered for reading the small parts of requests. Larger parts are read where they stay.
+const READ_BUFFER_BYTES: usize = 8 << 10;
+
+/// Answers that are ready together are sent together up to this size.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// What comes of a request.
+pub(super) enum Outcome {
+    /// Send this.
+    Answer(Frame),
+    /// Send nothing.
+    Silence,
+    /// End the connection: the client asked for no answer and has to learn that something failed (case P8).
+    Close(String),
+}
+
+/// Carries out requests.
+pub(super) trait Service: Sync {
+    /// Begins a request. Returns once everything that must keep the order of the connection is in its queue; the future it
+    /// returns may take its time.
+    fn begin(&self, request: Request) -> impl Future<Output = BoxFuture<'static, Outcome>> + Send;
+
+    /// The answer to a request that is not served in the version asked for, if there is one.
+    fn refuse(&self, error: &RequestError) -> Option<Frame>;
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    /// This side stops.
+    #[error("the broker stops")]
+    Shutdown,
+    /// No further frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The client speaks something else.
+    #[error("the client does not speak Kafka")]
+    Foreign(Foreign),
+    /// A frame that is no request we know.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A request without acknowledgement failed.
+    #[error("a request without acknowledgement failed: {0}")]
+    Unacknowledged(String),
+    /// The client does not read its answers.
+    #[error("the client does not read its answers")]
+    Stalled,
+    /// The connection broke while sending.
+    #[error("the connection broke while sending")]
+    Send(#[source] std::io::Error),
+}
+
+/// A request under way, with its place in the bounds, given back when its answer was sent.
+struct UnderWay {
+    outcome: BoxFuture<'static, Outcome>,
+    permits: Permits,
+}
+
+struct Permits {
+    _request: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+/// Serves one client until one side ends. Requests that were read are answered first, within `limits.drain`.
+pub(super) async fn run(
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    service: &impl Service,
+    limits: Limits,
+    shutdown: impl Future<Output = ()>,
+) -> End {
+    assert!(limits.in_flight_bytes_max >= limits.frame_bytes_max, "one frame always fits the bound");
+    let (begun, under_way) = unbounded_channel();
+    let mut sending = pin!(send_answers(writer, under_way, limits.idle));
+    let ended = tokio::select! {
+        ended = read_requests(BufReader::with_capacity(READ_BUFFER_BYTES, reader), service, limits, begun) => ended,
+        ended = &mut sending => return ended.unwrap_or(End::Shutdown),
+        () = shutdown => End::Shutdown,
+    };
+    // The reader is gone and with it the channel's sender, so that sending ends with the last request under way.
+    match timeout(limits.drain, sending).await {
+        Ok(Some(worse)) => worse,
+        Ok(None) | Err(_) => ended,
+    }
+}
+
+async fn read_requests(
+    mut reader: impl AsyncRead + Unpin,
+    service: &impl Service,
+    limits: Limits,
+    begun: UnboundedSender<UnderWay>,
+) -> End {
+    let requests = Arc::new(Semaphore::new(limits.requests_max));
+    let bytes = Arc::new(Semaphore::new(limits.in_flight_bytes_max));
+    let mut first = true;
+    loop {
+        let request_permit = acquire(&requests, 1).await;
+        let busy = || requests.available_permits() + 1 < limits.requests_max;
+        let length = match read_length(&mut reader, limits.idle, busy).await {
+            Ok(length) => length,
+            Err(error) => return End::Frame(error),
+        };
+        if first && let Some(speaks) = foreign(length) {
+            return End::Foreign(speaks);
+        }
+        first = false;
+        let size = match frame_size(length, limits.frame_bytes_max) {
+            Ok(size) => size,
+            Err(error) => return End::Frame(error),
+        };
+        // Taken before the frame is read, so that memory is bounded; in the order of the requests, so that none waits for a
+        // later one.
+        let mut bytes_permit = acquire(&bytes, size).await;
+        let frame = match read_frame(&mut reader, size, limits.idle).await {
+            Ok(frame) => frame,
+            Err(error) => return End::Frame(error),
+        };
+        let outcome = match decode_request(frame) {
+            Ok(request) => {
+                let answer_bytes = request.answer_bytes_max().min(limits.in_flight_bytes_max - size);
+                bytes_permit.merge(acquire(&bytes, answer_bytes).await);
+                service.begin(request).await
+            }
+            Err(error) => match service.refuse(&error) {
+                Some(answer) => futures::future::ready(Outcome::Answer(answer)).boxed(),
+                None => return End::Request(error),
+            },
+        };
+        let permits = Permits { _request: request_permit, _bytes: bytes_permit };
+        if begun.send(UnderWay { outcome, permits }).is_err() {
+            // Sending has ended, and `run` knows why.
+            return End::Shutdown;
+        }
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePermit {
+    let count = u32::try_from(count).expect("the bounds are far below 4 GiB");
+    Arc::clone(semaphore).acquire_many_owned(count).await.expect("the semaphore is never closed")
+}
+
+/// Sends answers in the order of their requests, while all of them make progress. Ends without a reason when the reader is
+/// gone and all is answered.
+async fn send_answers(
+    mut writer: impl AsyncWrite + Unpin,
+    mut begun: UnboundedReceiver<UnderWay>,
+    idle: Duration,
+) -> Option<End> {
+    let mut under_way = FuturesOrdered::new();
+    let mut reading = true;
+    while reading || !under_way.is_empty() {
+        let done = tokio::select! {
+            Some(done) = under_way.next(), if !under_way.is_empty() => done,
+            next = begun.recv(), if reading => {
+                match next {
+                    Some(UnderWay { outcome, permits }) => under_way.push_back(outcome.map(|outcome| (outcome, permits))),
+                    None => reading = false,
+                }
+                continue;
+            }
+        };
+        let mut frames = Frame::default();
+        let mut held = Vec::new();
+        let mut next = Some(done);
+        let mut closed = None;
+        while let Some((outcome, permits)) = next.take() {
+            held.push(permits);
+            match outcome {
+                Outcome::Answer(frame) => frames.append(frame),
+                Outcome::Silence => {}
+                Outcome::Close(why) => {
+                    closed = Some(End::Unacknowledged(why));
+                    break;
+                }
+            }
+            if frames.remaining() < WRITE_BYTES {
+                next = under_way.next().now_or_never().flatten();
+            }
+        }
+        if let Err(end) = send(&mut writer, frames, idle).await {
+            return Some(end);
+        }
+        if closed.is_some() {
+            return closed;
+        }
+    }
+    // Failing to say goodbye harms nobody.
+    let _ = timeout(idle, writer.shutdown()).await;
+    None
+}
+
+async fn send(writer: &mut (impl AsyncWrite + Unpin), mut frames: Frame, idle: Duration) -> Result<(), End> {
+    while frames.has_remaining() {
+        match timeout(idle, writer.write_buf(&mut frames)).await {
+            Err(_) => return Err(End::Stalled),
+            Ok(Err(error)) => return Err(End::Send(error)),
+            Ok(Ok(0)) => return Err(End::Send(std::io::ErrorKind::WriteZero.into())),
+            Ok(Ok(_)) => {}
+        }
+    }
+    timeout(idle, writer.flush()).await.map_err(|_| End::Stalled)?.map_err(End::Send)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! From a decoded request to its handler, and from the handler's answer to a frame.
+
+use super::connection::{Outcome, Service};
+use super::request::{Api, Body, Request, RequestError};
+use super::versions::ApiVersionsResponse;
+use super::wire::{Frame, ToWire, Writer};
+use super::{coordinator, fetch, metadata, offsets, produce, producers, topics};
+use crate::Broker;
+use crate::api::ApiError;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use millpond_log::ErrorCode;
+use tracing::Instrument;
+
+/// The broker, behind the Kafka protocol.
+#[derive(Clone)]
+pub(super) struct Door {
+    broker: Broker,
+}
+
+/// What an answer takes over from its request.
+#[derive(Clone, Copy)]
+struct Envelope {
+    api: Api,
+    version: i16,
+    correlation_id: i32,
+}
+
+impl Envelope {
+    fn seal(self, body: &impl ToWire) -> Frame {
+        let Envelope { api, version, correlation_id } = self;
+        let header = api.flexible_answer_header(version);
+        let mut w = Writer::new(version, api.flexible(version), header, correlation_id);
+        body.write(&mut w);
+        w.finish()
+    }
+}
+
+impl Door {
+    pub(super) fn new(broker: Broker) -> Door {
+        Door { broker }
+    }
+
+    async fn dispatch(&self, envelope: Envelope, body: Body) -> BoxFuture<'static, Outcome> {
+        let broker = self.broker.clone();
+        let version = envelope.version;
+        // No catch-all: a request in the table without a handler does not build.
+        match body {
+            Body::Produce(request) => {
+                let settled = produce::begin(&broker, version, request).await;
+                let outcome = move |settled: Result<Option<produce::ProduceResponse>, ApiError>| match settled {
+                    Ok(Some(answer)) => Outcome::Answer(envelope.seal(&answer)),
+                    Ok(None) => Outcome::Silence,
+                    Err(error) => Outcome::Close(error.to_string()),
+                };
+                settled.map(outcome).boxed()
+            }
+            Body::Fetch(request) => answer(envelope, async move { fetch::answer(&broker, version, request).await }),
+            Body::ListOffsets(request) => {
+                answer(envelope, async move { offsets::answer(&broker, version, request).await })
+            }
+            Body::Metadata(request) => {
+                answer(envelope, async move { metadata::answer(&broker, version, request).await })
+            }
+            Body::FindCoordinator(request) => answer(envelope, std::future::ready(coordinator::answer(request))),
+            Body::ApiVersions(request) => {
+                tracing::debug!(
+                    name = request.client_software_name,
+                    version = request.client_software_version,
+                    "client"
+                );
+                answer(envelope, std::future::ready(supported(None)))
+            }
+            Body::CreateTopics(request) => answer(envelope, async move { topics::create(&broker, request).await }),
+            Body::DeleteTopics(request) => {
+                answer(envelope, async move { topics::delete(&broker, version, request).await })
+            }
+            Body::InitProducerId(request) => answer(envelope, async move { producers::answer(&broker, request).await }),
+        }
+    }
+}
+
+impl Service for Door {
+    async fn begin(&self, request: Request) -> BoxFuture<'static, Outcome> {
+        let Request { api, version, correlation_id, client_id, body } = request;
+        let span = tracing::debug_span!("kafka", ?api, version, correlation_id, client = client_id.as_deref());
+        let begun = self.dispatch(Envelope { api, version, correlation_id }, body).instrument(span.clone()).await;
+        begun.instrument(span).boxed()
+    }
+
+    fn refuse(&self, error: &RequestError) -> Option<Frame> {
+        let &RequestError::UnknownApiVersions { correlation_id, .. } = error else { return None };
+        let envelope = Envelope { api: Api::ApiVersions, version: 0, correlation_id };
+        Some(envelope.seal(&supported(Some(ErrorCode::UnsupportedVersion))))
+    }
+}
+
+fn answer<T: ToWire>(
+    envelope: Envelope,
+    body: impl Future<Output = T> + Send + 'static,
+) -> BoxFuture<'static, Outcome> {
+    body.map(move |body| Outcome::Answer(envelope.seal(&body))).boxed()
+}
+
+fn supported(error: Option<ErrorCode>) -> ApiVersionsResponse {
+    let error_code = error.map_or(0, ErrorCode::kafka);
+    ApiVersionsResponse { error_code, api_keys: Api::advertised(), throttle_time_ms: 0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Fetch: reads from some partitions, waiting as the client says.
+//!
+//! Without fetch sessions: every answer has session id 0, by which a broker declines one (KIP-227), and the client goes on
+//! with full requests.
+
+use super::throttle::throttle_ms;
+use super::wire::{Batches, NO_TOPIC_ID, requests, responses};
+use crate::Broker;
+use crate::api::{
+    AbortedTxn, FetchPartition as BrokerPartition, FetchRequest as BrokerRequest, FetchedPartition, Isolation, TopicRef,
+};
+use millpond_log::{ErrorCode, LeaderEpoch, Offset, TopicId};
+use std::time::Duration;
+
+/// Most bytes of batches in one answer, whatever the client asks for. Kafka's default for `fetch.max.bytes` on brokers.
+pub(super) const ANSWER_BYTES_MAX: usize = 55 << 20;
+
+/// Kafka's `FETCH_SESSION_ID_NOT_FOUND`: the client named a session, and we keep none. It starts over with a full request.
+const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
+
+/// Session epochs of a full request: the first of a session that we decline, and one outside of any.
+const FULL_REQUEST_EPOCHS: [i32; 2] = [0, -1];
+
+requests! {
+    /// What to read.
+    FetchRequest {
+        replica_id: i32 = -1 => ..=14,
+        max_wait_ms: i32 => ..,
+        min_bytes: i32 => ..,
+        max_bytes: i32 => ..,
+        isolation_level: i8 => ..,
+        session_id: i32 => 7..,
+        session_epoch: i32 = -1 => 7..,
+        topics: Vec<FetchTopic> => ..,
+        forgotten_topics: Vec<ForgottenTopic> => 7..,
+        rack_id: String => 11..,
+    }
+    /// One topic.
+    FetchTopic {
+        name: String => ..=12,
+        id: TopicId = NO_TOPIC_ID => 13..,
+        partitions: Vec<FetchPartition> => ..,
+    }
+    /// One partition.
+    FetchPartition {
+        index: i32 => ..,
+        current_leader_epoch: i32 = -1 => 9..,
+        fetch_offset: i64 => ..,
+        last_fetched_epoch: i32 = -1 => 12..,
+        log_start_offset: i64 = -1 => 5..,
+        partition_max_bytes: i32 => ..,
+    }
+    /// Partitions to drop from a session.
+    ForgottenTopic {
+        name: String => ..=12,
+        id: TopicId = NO_TOPIC_ID => 13..,
+        partitions: Vec<i32> => ..,
+    }
+}
+
+responses! {
+    /// What was read.
+    FetchResponse {
+        throttle_time_ms: i32 => ..,
+        error_code: i16 => 7..,
+        session_id: i32 => 7..,
+        topics: Vec<FetchedTopic> => ..,
+    }
+    /// One topic.
+    FetchedTopic {
+        name: String => ..=12,
+        id: TopicId = NO_TOPIC_ID => 13..,
+        partitions: Vec<PartitionData> => ..,
+    }
+    /// One partition.
+    PartitionData {
+        index: i32 => ..,
+        error_code: i16 => ..,
+        high_watermark: i64 = -1 => ..,
+        last_stable_offset: i64 = -1 => ..,
+        log_start_offset: i64 = -1 => 5..,
+        aborted_transactions: Option<Vec<AbortedTransaction>> => ..,
+        preferred_read_replica: i32 = -1 => 11..,
+        records: Batches => ..,
+    }
+    /// A transaction whose records are to be skipped.
+    AbortedTransaction {
+        producer_id: i64 => ..,
+        first_offset: i64 => ..,
+    }
+}
+
+/// Most bytes of batches in the answer to a request for `max_bytes`; one batch that is larger still goes out whole.
+pub(super) fn answer_bytes_max(max_bytes: i32) -> usize {
+    usize::try_from(max_bytes).unwrap_or(0).min(ANSWER_BYTES_MAX)
+}
+
+/// Reads what the request asks for.
+pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest) -> FetchResponse {
+    if !FULL_REQUEST_EPOCHS.contains(&request.session_epoch) {
+        return FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..Default::default() };
+    }
+    let Plan { asked, mut topics, places } = plan(version, request.topics);
+    let refused = topics.iter().flat_map(|topic| &topic.partitions).count() > places.len();
+    let answers = if asked.is_empty() {
+        Vec::new()
+    } else {
+        // A refusal is news: nobody waits for records beside it.
+        let wait_max_ms = if refused { 0 } else { u64::try_from(request.max_wait_ms).unwrap_or(0) };
+        let request = BrokerRequest {
+            partitions: asked,
+            bytes_max: answer_bytes_max(request.max_bytes),
+            bytes_min: usize::try_from(request.min_bytes).unwrap_or(0),
+            wait_max: Duration::from_millis(wait_max_ms),
+            isolation: isolation(request.isolation_level),
+            scan: false,
+        };
+        broker.fetch(request).await
+    };
+    assert_eq!(answers.len(), places.len(), "the broker answers each partition that it was asked for");
+    let throttle_time_ms = throttle_ms(answers.iter().filter_map(|answer| answer.error.as_ref()));
+    for ((topic, partition), answer) in places.into_iter().zip(answers) {
+        let data = &mut topics[topic].partitions[partition];
+        *data = partition_data(data.index, answer);
+    }
+    FetchResponse { throttle_time_ms, topics, ..Default::default() }
+}
+
+/// What the broker is asked for, and the answer with a place for each partition.
+#[derive(Default)]
+struct Plan {
+    asked: Vec<BrokerPartition>,
+    /// Every partition of the request in its order; what cannot be asked for is answered already.
+    topics: Vec<FetchedTopic>,
+    /// Topic and partition in `topics` of each one asked for.
+    places: Vec<(usize, usize)>,
+}
+
+fn plan(version: i16, topics: Vec<FetchTopic>) -> Plan {
+    let mut plan = Plan::default();
+    for FetchTopic { name, id, partitions } in topics {
+        let topic = if version >= 13 { TopicRef::Id(id) } else { TopicRef::Name(name.clone()) };
+        let mut data = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            let index = partition.index;
+            match wanted(topic.clone(), partition) {
+                Ok(wanted) => {
+                    plan.places.push((plan.topics.len(), data.len()));
+                    plan.asked.push(wanted);
+                    data.push(PartitionData { index, ..Default::default() });
+                }
+                Err(code) => data.push(PartitionData { index, error_code: code.kafka(), ..Default::default() }),
+            }
+        }
+        plan.topics.push(FetchedTopic { name, id, partitions: data });
+    }
+    plan
+}
+
+fn wanted(topic: TopicRef, asked: FetchPartition) -> Result<BrokerPartition, ErrorCode> {
+    Ok(BrokerPartition {
+        topic,
+        partition: u32::try_from(asked.index).map_err(|_| ErrorCode::UnknownTopicOrPartition)?,
+        offset: u64::try_from(asked.fetch_offset).map(Offset).map_err(|_| ErrorCode::OffsetOutOfRange)?,
+        bytes_max: usize::try_from(asked.partition_max_bytes).unwrap_or(0),
+        // Rule F2; -1 is a client that does not know the epoch.
+        current_leader_epoch: u32::try_from(asked.current_leader_epoch).ok().map(LeaderEpoch),
+    })
+}
+
+fn partition_data(index: i32, fetched: FetchedPartition) -> PartitionData {
+    if let Some(error) = fetched.error {
+        return PartitionData { index, error_code: error.code.kafka(), ..Default::default() };
+    }
+    let aborted = |txn: AbortedTxn| AbortedTransaction {
+        producer_id: txn.producer.0.cast_signed(),
+        first_offset: txn.first_offset.0.cast_signed(),
+    };
+    PartitionData {
+        index,
+        high_watermark: fetched.high_watermark.0.cast_signed(),
+        last_stable_offset: fetched.last_stable.0.cast_signed(),
+        log_start_offset: fetched.log_start.0.cast_signed(),
+        aborted_transactions: fetched.aborted.map(|list| list.into_iter().map(aborted).collect()),
+        records: Batches(fetched.batches),
+        ..Default::default()
+    }
+}
+
+/// Kafka's isolation level: 1 is `read_committed`.
+pub(super) fn isolation(level: i8) -> Isolation {
+    if level == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted }
+}

@@ -1,0 +1,209 @@
+//! Metadata: brokers, topics and who leads what. Creates topics that are asked for by name, where that is allowed (case A5).
+
+use super::wire::{NO_TOPIC_ID, requests, responses};
+use crate::Broker;
+use crate::api::{ApiError, BrokerDescription, NewTopic, PartitionDescription, TopicDescription, TopicRef};
+use millpond_log::{BrokerId, ErrorCode, TopicId};
+use std::collections::BTreeSet;
+
+/// Kafka's "not asked for" in a field of authorised operations.
+const OPERATIONS_UNKNOWN: i32 = i32::MIN;
+
+/// Kafka's "no broker".
+const NO_BROKER: i32 = -1;
+
+/// First version in which a topic may be named by its id, and be answered without a name.
+const IDS_SINCE: i16 = 12;
+
+requests! {
+    /// Which topics.
+    MetadataRequest {
+        topics: Option<Vec<MetadataRequestTopic>> => ..,
+        allow_auto_topic_creation: bool = true => 4..,
+        include_cluster_authorized_operations: bool => 8..=10,
+        include_topic_authorized_operations: bool => 8..,
+    }
+    /// One topic, by name or by id.
+    MetadataRequestTopic {
+        id: TopicId = NO_TOPIC_ID => 10..,
+        name: Option<String> => ..,
+    }
+}
+
+responses! {
+    /// The cluster and the topics.
+    MetadataResponse {
+        throttle_time_ms: i32 => 3..,
+        brokers: Vec<MetadataBroker> => ..,
+        cluster_id: Option<String> => 2..,
+        controller_id: i32 = NO_BROKER => 1..,
+        topics: Vec<MetadataTopic> => ..,
+        cluster_authorized_operations: i32 = OPERATIONS_UNKNOWN => 8..=10,
+        error_code: i16 => 13..,
+    }
+    /// One broker.
+    MetadataBroker {
+        node_id: i32 => ..,
+        host: String => ..,
+        port: i32 => ..,
+        rack: Option<String> => 1..,
+    }
+    /// One topic.
+    MetadataTopic {
+        error_code: i16 => ..,
+        name: Option<String> => ..,
+        id: TopicId = NO_TOPIC_ID => 10..,
+        is_internal: bool => 1..,
+        partitions: Vec<MetadataPartition> => ..,
+        topic_authorized_operations: i32 = OPERATIONS_UNKNOWN => 8..,
+    }
+    /// One partition.
+    MetadataPartition {
+        error_code: i16 => ..,
+        index: i32 => ..,
+        leader_id: i32 = NO_BROKER => ..,
+        leader_epoch: i32 = -1 => 7..,
+        replicas: Vec<i32> => ..,
+        isr: Vec<i32> => ..,
+        offline_replicas: Vec<i32> => 5..,
+    }
+}
+
+/// Describes the topics asked for, creating what is missing where both sides allow it.
+pub(super) async fn answer(broker: &Broker, version: i16, request: MetadataRequest) -> MetadataResponse {
+    let asked = match request.topics {
+        // Version 0 has no null: there an empty list means all.
+        Some(topics) if version > 0 || !topics.is_empty() => Some(topics),
+        _ => None,
+    };
+    let create = request.allow_auto_topic_creation && broker.auto_create();
+    let topics = match asked {
+        None => broker.topics().into_iter().map(Ok).collect(),
+        Some(asked) => {
+            let mut topics = Vec::with_capacity(asked.len());
+            for topic in asked {
+                topics.push(find(broker, version, topic, create).await);
+            }
+            topics
+        }
+    };
+    // After the topics: a topic that was made just now may have woken a broker that the list should name.
+    let cluster = broker.describe_cluster();
+    let live: BTreeSet<BrokerId> = cluster.brokers.iter().map(|broker| broker.id).collect();
+    MetadataResponse {
+        brokers: cluster.brokers.iter().filter_map(metadata_broker).collect(),
+        cluster_id: Some(cluster.id),
+        controller_id: cluster.controller.map_or(NO_BROKER, node_id),
+        topics: topics.into_iter().map(|topic| metadata_topic(version, topic, &live)).collect(),
+        ..Default::default()
+    }
+}
+
+/// A topic that could not be described, as it was named.
+struct Missing {
+    named: TopicRef,
+    code: ErrorCode,
+}
+
+async fn find(
+    broker: &Broker,
+    version: i16,
+    asked: MetadataRequestTopic,
+    create: bool,
+) -> Result<TopicDescription, Missing> {
+    let named = match asked.name {
+        Some(name) => TopicRef::Name(name),
+        None if version < IDS_SINCE => {
+            return Err(Missing { named: TopicRef::Id(asked.id), code: ErrorCode::InvalidRequest });
+        }
+        None => TopicRef::Id(asked.id),
+    };
+    let found = match (broker.topic(&named), &named) {
+        (Err(ApiError { code: ErrorCode::UnknownTopicOrPartition, .. }), TopicRef::Name(name)) if create => {
+            make(broker, name).await
+        }
+        (found, _) => found,
+    };
+    found.map_err(|error| Missing { named, code: error.code })
+}
+
+async fn make(broker: &Broker, name: &str) -> Result<TopicDescription, ApiError> {
+    match broker.create_topic(NewTopic { name: name.to_owned(), ..Default::default() }).await {
+        // Another client was quicker.
+        Err(error) if error.code == ErrorCode::TopicAlreadyExists => broker.topic(&TopicRef::Name(name.to_owned())),
+        made => made,
+    }
+}
+
+fn metadata_topic(version: i16, topic: Result<TopicDescription, Missing>, live: &BTreeSet<BrokerId>) -> MetadataTopic {
+    match topic {
+        Ok(topic) => MetadataTopic {
+            name: Some(topic.name),
+            id: topic.id,
+            partitions: topic.partitions.iter().map(|partition| metadata_partition(partition, live)).collect(),
+            ..Default::default()
+        },
+        Err(Missing { named, code }) => {
+            let (name, id) = match named {
+                TopicRef::Name(name) => (Some(name), NO_TOPIC_ID),
+                TopicRef::Id(id) => ((version < IDS_SINCE).then(String::new), id),
+            };
+            MetadataTopic { error_code: code.kafka(), name, id, ..Default::default() }
+        }
+    }
+}
+
+fn metadata_partition(partition: &PartitionDescription, live: &BTreeSet<BrokerId>) -> MetadataPartition {
+    let nodes = |brokers: &[BrokerId]| brokers.iter().copied().map(node_id).collect();
+    let offline = partition.replicas.iter().filter(|replica| !live.contains(replica));
+    MetadataPartition {
+        error_code: if partition.leader.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.kafka() },
+        index: partition.id.index.cast_signed(),
+        leader_id: partition.leader.map_or(NO_BROKER, node_id),
+        leader_epoch: partition.leader_epoch.0.cast_signed(),
+        replicas: nodes(&partition.replicas),
+        isr: nodes(&partition.isr),
+        offline_replicas: offline.copied().map(node_id).collect(),
+    }
+}
+
+/// A broker with its Kafka address. `None` where it has none that a client could dial.
+fn metadata_broker(broker: &BrokerDescription) -> Option<MetadataBroker> {
+    let (host, port) = broker.kafka.rsplit_once(':')?;
+    Some(MetadataBroker {
+        node_id: node_id(broker.id),
+        // An IPv6 address stands in brackets before its port, and alone on the wire.
+        host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+        port: i32::from(port.parse::<u16>().ok()?),
+        rack: broker.rack.clone(),
+    })
+}
+
+fn node_id(broker: BrokerId) -> i32 {
+    broker.0.cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart_for_clients() {
+        let check = |address: &str, expected: Option<(&str, i32)>| {
+            let broker = BrokerDescription {
+                id: BrokerId(7),
+                rack: None,
+                grpc: String::new(),
+                kafka: address.to_owned(),
+                http: String::new(),
+            };
+            let found = metadata_broker(&broker).map(|broker| (broker.host, broker.port));
+            assert_eq!(found, expected.map(|(host, port)| (host.to_owned(), port)), "{address}");
+        };
+        check("127.0.0.1:9092", Some(("127.0.0.1", 9092)));
+        check("[::1]:9092", Some(("::1", 9092)));
+        check("kafka.example:65535", Some(("kafka.example", 65535)));
+        check("kafka.example:65536", None);
+        check("", None);
+    }
+}

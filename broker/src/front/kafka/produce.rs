@@ -1,0 +1,173 @@
+//! Produce: one batch for each of some partitions; each succeeds or fails alone (case P1).
+
+use super::throttle::throttle_ms;
+use super::wire::{requests, responses};
+use crate::Broker;
+use crate::api::{Acks, ApiError, ProduceRequest as BrokerRequest, Produced, TopicRef};
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use millpond_log::ErrorCode;
+use std::time::Duration;
+
+/// First version that is served. Older ones are advertised all the same, since librdkafka up to 2.8 switches compression off
+/// when version 0 is missing from the list (case A3); they are answered with `UNSUPPORTED_VERSION`.
+const VERSION_MIN: i16 = 3;
+
+requests! {
+    /// Batches to append.
+    ProduceRequest {
+        transactional_id: Option<String> => 3..,
+        acks: i16 => ..,
+        timeout_ms: i32 => ..,
+        topics: Vec<ProduceTopic> => ..,
+    }
+    /// One topic.
+    ProduceTopic {
+        name: String => ..,
+        partitions: Vec<ProducePartition> => ..,
+    }
+    /// One partition's batch.
+    ProducePartition {
+        index: i32 => ..,
+        records: Option<Bytes> => ..,
+    }
+}
+
+responses! {
+    /// What became of each batch.
+    ProduceResponse {
+        topics: Vec<ProducedTopic> => ..,
+        throttle_time_ms: i32 => 1..,
+    }
+    /// One topic.
+    ProducedTopic {
+        name: String => ..,
+        partitions: Vec<ProducedPartition> => ..,
+    }
+    /// One partition.
+    ProducedPartition {
+        index: i32 => ..,
+        error_code: i16 => ..,
+        base_offset: i64 = -1 => ..,
+        log_append_time_ms: i64 = -1 => 2..,
+        log_start_offset: i64 = -1 => 5..,
+        record_errors: Vec<RecordError> => 8..,
+        error_message: Option<String> => 8..,
+    }
+    /// A record that spoils its batch. The broker names it in the message instead.
+    RecordError {
+        batch_index: i32 => ..,
+        batch_index_error_message: Option<String> => ..,
+    }
+}
+
+/// Puts every batch in the queue of its partition, in the order of the request, and returns what waits for their commits.
+///
+/// `None` of that future means that nothing is to be sent: the client asked for no acknowledgement and all went well. An
+/// error means the same request failed, which such a client learns by the loss of its connection (case P8).
+pub(super) async fn begin(
+    broker: &Broker,
+    version: i16,
+    request: ProduceRequest,
+) -> BoxFuture<'static, Result<Option<ProduceResponse>, ApiError>> {
+    let terms = terms(version, &request);
+    let silent = request.acks == 0;
+    let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut waits = Vec::with_capacity(topic.partitions.len());
+        for ProducePartition { index, records } in topic.partitions {
+            let wait = match &terms {
+                Ok(acks) => admit(broker, &topic.name, index, records, *acks, timeout).await,
+                Err(refused) => Err(refused.clone()),
+            };
+            // The client's patience is for the whole request: once memory stayed full for all of it, the rest does not wait.
+            if wait.as_ref().is_err_and(|error| error.code == ErrorCode::RequestTimedOut) {
+                timeout = Duration::ZERO;
+            }
+            waits.push(async move {
+                let result = match wait {
+                    Ok(committed) => committed.await,
+                    Err(error) => Err(error),
+                };
+                (index, result)
+            });
+        }
+        let name = topic.name;
+        topics.push(async move { (name, join_all(waits).await) });
+    }
+    async move {
+        let settled = join_all(topics).await;
+        if silent {
+            let failed =
+                settled.into_iter().flat_map(|(_, partitions)| partitions).find_map(|(_, result)| result.err());
+            return failed.map_or(Ok(None), Err);
+        }
+        Ok(Some(answer(settled)))
+    }
+    .boxed()
+}
+
+/// What holds for the whole request: how it is to be acknowledged, or why none of it is taken.
+fn terms(version: i16, request: &ProduceRequest) -> Result<Acks, ApiError> {
+    if version < VERSION_MIN {
+        let message = "Produce below version 3 carries formats older than record batch v2; use a newer client";
+        return Err(ApiError::new(ErrorCode::UnsupportedVersion, message));
+    }
+    if request.transactional_id.is_some() {
+        return Err(ApiError::new(ErrorCode::UnsupportedVersion, "transactions are not served"));
+    }
+    match request.acks {
+        0 => Ok(Acks::None),
+        1 => Ok(Acks::Leader),
+        -1 => Ok(Acks::All),
+        other => Err(ApiError::new(ErrorCode::InvalidRequiredAcks, format!("acks={other}; use 0, 1 or -1 (all)"))),
+    }
+}
+
+async fn admit(
+    broker: &Broker,
+    topic: &str,
+    index: i32,
+    records: Option<Bytes>,
+    acks: Acks,
+    timeout: Duration,
+) -> Result<impl Future<Output = Result<Produced, ApiError>> + Send + use<>, ApiError> {
+    let partition = u32::try_from(index)
+        .map_err(|_| ApiError::new(ErrorCode::UnknownTopicOrPartition, format!("there is no partition {index}")))?;
+    let topic = TopicRef::Name(topic.to_owned());
+    // Null is no batch; what is exactly one is the broker's to judge.
+    let records = records.unwrap_or_default();
+    broker.produce(BrokerRequest { topic, partition, records, acks, timeout }).await
+}
+
+type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;
+
+fn answer(settled: Settled) -> ProduceResponse {
+    let results = settled.iter().flat_map(|(_, partitions)| partitions);
+    let throttle_time_ms = throttle_ms(results.filter_map(|(_, result)| result.as_ref().err()));
+    let topic = |(name, partitions): (String, Vec<_>)| {
+        let partitions = partitions.into_iter().map(|(index, result)| produced(index, result)).collect();
+        ProducedTopic { name, partitions }
+    };
+    ProduceResponse { topics: settled.into_iter().map(topic).collect(), throttle_time_ms }
+}
+
+fn produced(index: i32, result: Result<Produced, ApiError>) -> ProducedPartition {
+    match result {
+        Ok(produced) => ProducedPartition {
+            index,
+            base_offset: produced.base_offset.0.cast_signed(),
+            log_append_time_ms: produced.append_time.map_or(-1, |time| time.0),
+            log_start_offset: produced.log_start.0.cast_signed(),
+            ..Default::default()
+        },
+        Err(error) => ProducedPartition {
+            index,
+            error_code: error.code.kafka(),
+            error_message: Some(error.message),
+            ..Default::default()
+        },
+    }
+}

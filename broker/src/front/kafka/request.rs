@@ -1,0 +1,165 @@
+//! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
+
+use super::coordinator::FindCoordinatorRequest;
+use super::fetch::{self, FetchRequest};
+use super::metadata::MetadataRequest;
+use super::offsets::ListOffsetsRequest;
+use super::produce::ProduceRequest;
+use super::producers::InitProducerIdRequest;
+use super::topics::{CreateTopicsRequest, DeleteTopicsRequest};
+use super::versions::{ApiVersion, ApiVersionsRequest};
+use super::wire::{FromWire, Malformed, Reader};
+use bytes::{Buf, Bytes};
+
+/// One line for each request: its key, its name, the versions advertised, the first flexible one, and its body.
+///
+/// Every version of a range is decoded and answered as Kafka's schema says; a range has no holes. The door's `match` over
+/// `Body` has no catch-all, so that a line without a handler does not build.
+macro_rules! table {
+    ($($key:literal $api:ident $min:literal..=$max:literal flexible $flexible:literal $body:ty;)*) => {
+        /// A request that is served.
+        #[allow(clippy::enum_variant_names, reason = "`ApiVersions` is Kafka's name")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Api { $($api = $key,)* }
+
+        impl Api {
+            /// Every request that is served, by key.
+            pub(super) const ALL: &[Api] = &[$(Api::$api,)*];
+
+            /// First and last version advertised.
+            pub(super) fn versions(self) -> (i16, i16) {
+                match self { $(Api::$api => ($min, $max),)* }
+            }
+
+            /// Whether a version has compact lengths and tagged fields.
+            pub(super) fn flexible(self, version: i16) -> bool {
+                match self { $(Api::$api => version >= $flexible,)* }
+            }
+        }
+
+        /// What a request asks for.
+        #[derive(Clone, Debug)]
+        pub(super) enum Body { $($api($body),)* }
+
+        fn read_body(api: Api, r: &mut Reader) -> Result<Body, Malformed> {
+            match api { $(Api::$api => FromWire::read(r).map(Body::$api),)* }
+        }
+    };
+}
+
+table! {
+    0 Produce 0..=12 flexible 9 ProduceRequest;
+    1 Fetch 4..=17 flexible 12 FetchRequest;
+    2 ListOffsets 1..=10 flexible 6 ListOffsetsRequest;
+    3 Metadata 0..=13 flexible 9 MetadataRequest;
+    10 FindCoordinator 0..=6 flexible 3 FindCoordinatorRequest;
+    18 ApiVersions 0..=4 flexible 3 ApiVersionsRequest;
+    19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
+    20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
+    22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
+}
+
+impl Api {
+    /// The request of this key.
+    pub(super) fn from_key(key: i16) -> Option<Api> {
+        Api::ALL.iter().copied().find(|&api| api as i16 == key)
+    }
+
+    /// Whether the answer's header has tagged fields. Never that of ApiVersions (case A2).
+    pub(super) fn flexible_answer_header(self, version: i16) -> bool {
+        self != Api::ApiVersions && self.flexible(version)
+    }
+
+    /// What ApiVersions tells of every request.
+    pub(super) fn advertised() -> Vec<ApiVersion> {
+        let line = |&api: &Api| {
+            let (min_version, max_version) = api.versions();
+            ApiVersion { api_key: api as i16, min_version, max_version }
+        };
+        Api::ALL.iter().map(line).collect()
+    }
+}
+
+/// A request, decoded.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub(super) api: Api,
+    pub(super) version: i16,
+    pub(super) correlation_id: i32,
+    pub(super) client_id: Option<String>,
+    pub(super) body: Body,
+}
+
+/// Why a frame is no request that can be answered in kind. The connection ends, but for a version of ApiVersions.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The bytes are not what their header claims.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// No such request is served.
+    #[error("api key {key} is not served")]
+    UnknownApi {
+        /// The key.
+        key: i16,
+    },
+    /// The request is served, in other versions.
+    #[error("version {version} of api key {key} is not served")]
+    UnsupportedVersion {
+        /// The request's key.
+        key: i16,
+        /// The version asked for.
+        version: i16,
+    },
+    /// ApiVersions in a version we do not know: answered with version 0 and `UNSUPPORTED_VERSION`, by which a newer client
+    /// learns what to ask instead (case A1).
+    #[error("version {version} of ApiVersions is not served")]
+    UnknownApiVersions {
+        /// The version asked for.
+        version: i16,
+        /// Ties the answer to the request.
+        correlation_id: i32,
+    },
+}
+
+impl Request {
+    /// Most bytes that the answer holds beyond its frame's few: what a fetch may return.
+    pub(super) fn answer_bytes_max(&self) -> usize {
+        match &self.body {
+            Body::Fetch(request) => fetch::answer_bytes_max(request.max_bytes),
+            _ => 0,
+        }
+    }
+}
+
+/// Decodes one frame, without its length prefix. Byte fields of the request share `frame`.
+///
+/// Bytes after the request are ignored, as Kafka's brokers do.
+/// # Errors
+/// Each `RequestError`. No more memory is taken than a small multiple of `frame`'s size.
+pub fn decode_request(frame: Bytes) -> Result<Request, RequestError> {
+    decode(frame).map(|(request, _rest)| request)
+}
+
+fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError> {
+    const CUT: Malformed = Malformed("it ends inside its header");
+    let key = frame.try_get_i16().map_err(|_| CUT)?;
+    let version = frame.try_get_i16().map_err(|_| CUT)?;
+    let correlation_id = frame.try_get_i32().map_err(|_| CUT)?;
+    let api = Api::from_key(key).ok_or(RequestError::UnknownApi { key })?;
+    let (min, max) = api.versions();
+    if !(min..=max).contains(&version) {
+        return Err(match api {
+            // The rest of its header is of a version that we do not know either.
+            Api::ApiVersions => RequestError::UnknownApiVersions { version, correlation_id },
+            _ => RequestError::UnsupportedVersion { key, version },
+        });
+    }
+    let mut r = Reader::new(frame, version, api.flexible(version));
+    let client_id = r.header_string()?;
+    r.skip_tags()?;
+    let body = read_body(api, &mut r)?;
+    Ok((Request { api, version, correlation_id, client_id, body }, r.rest().clone()))
+}
+
+#[cfg(test)]
+mod tests;

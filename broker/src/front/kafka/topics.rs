@@ -1,0 +1,229 @@
+//! CreateTopics and DeleteTopics. Each topic of a request succeeds or fails alone.
+
+use super::throttle::throttle_ms;
+use super::wire::{NO_TOPIC_ID, requests, responses};
+use crate::Broker;
+use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
+use millpond_log::{ErrorCode, TopicId};
+use std::collections::BTreeMap;
+
+/// Kafka's "the broker's default" for a number of partitions or replicas.
+const BROKER_DEFAULT: i32 = -1;
+
+/// Kafka's number for a setting made on the topic itself.
+const SET_ON_TOPIC: i8 = 1;
+
+/// First version of DeleteTopics in which a topic may be named by its id.
+const DELETE_BY_ID_SINCE: i16 = 6;
+
+requests! {
+    /// Topics to create.
+    CreateTopicsRequest {
+        topics: Vec<CreatableTopic> => ..,
+        timeout_ms: i32 => ..,
+        validate_only: bool => ..,
+    }
+    /// One topic.
+    CreatableTopic {
+        name: String => ..,
+        partitions: i32 => ..,
+        replication_factor: i16 => ..,
+        assignments: Vec<Assignment> => ..,
+        configs: Vec<CreatableConfig> => ..,
+    }
+    /// Replicas chosen by hand.
+    Assignment {
+        partition: i32 => ..,
+        brokers: Vec<i32> => ..,
+    }
+    /// One setting.
+    CreatableConfig {
+        name: String => ..,
+        value: Option<String> => ..,
+    }
+    /// Topics to delete.
+    DeleteTopicsRequest {
+        topics: Vec<DeletableTopic> => 6..,
+        names: Vec<String> => ..=5,
+        timeout_ms: i32 => ..,
+    }
+    /// One topic, by name or by id.
+    DeletableTopic {
+        name: Option<String> => ..,
+        id: TopicId = NO_TOPIC_ID => ..,
+    }
+}
+
+responses! {
+    /// What became of each topic.
+    CreateTopicsResponse {
+        throttle_time_ms: i32 => ..,
+        topics: Vec<CreatedTopic> => ..,
+    }
+    /// One topic.
+    CreatedTopic {
+        name: String => ..,
+        id: TopicId = NO_TOPIC_ID => 7..,
+        error_code: i16 => ..,
+        error_message: Option<String> => ..,
+        partitions: i32 = -1 => 5..,
+        replication_factor: i16 = -1 => 5..,
+        configs: Option<Vec<CreatedConfig>> => 5..,
+    }
+    /// One setting that was made.
+    CreatedConfig {
+        name: String => ..,
+        value: Option<String> => ..,
+        read_only: bool => ..,
+        config_source: i8 = SET_ON_TOPIC => ..,
+        is_sensitive: bool => ..,
+    }
+    /// What became of each topic.
+    DeleteTopicsResponse {
+        throttle_time_ms: i32 => ..,
+        topics: Vec<DeletedTopic> => ..,
+    }
+    /// One topic.
+    DeletedTopic {
+        name: Option<String> => ..,
+        id: TopicId = NO_TOPIC_ID => 6..,
+        error_code: i16 => ..,
+        error_message: Option<String> => 5..,
+    }
+}
+
+/// Creates the topics, one after the other.
+pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> CreateTopicsResponse {
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    request.topics.iter().for_each(|topic| *times.entry(topic.name.clone()).or_default() += 1);
+    let mut errors = Vec::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let name = topic.name.clone();
+        let made = if times[&name] > 1 {
+            Err(ApiError::new(ErrorCode::InvalidRequest, format!("topic `{name}` is in the request more than once")))
+        } else {
+            match new_topic(topic, request.validate_only) {
+                Ok(topic) => broker.create_topic(topic).await,
+                Err(error) => Err(error),
+            }
+        };
+        topics.push(created(name, &made));
+        errors.extend(made.err());
+    }
+    CreateTopicsResponse { throttle_time_ms: throttle_ms(errors.iter()), topics }
+}
+
+/// Deletes the topics, one after the other.
+pub(super) async fn delete(broker: &Broker, version: i16, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+    let asked = if version >= DELETE_BY_ID_SINCE {
+        request.topics
+    } else {
+        request.names.into_iter().map(|name| DeletableTopic { name: Some(name), id: NO_TOPIC_ID }).collect()
+    };
+    let mut errors = Vec::new();
+    let mut topics = Vec::with_capacity(asked.len());
+    for topic in asked {
+        let named = match topic.name.clone() {
+            Some(name) => TopicRef::Name(name),
+            None => TopicRef::Id(topic.id),
+        };
+        // Looked up first: the answer gives both the name and the id.
+        let deleted = match broker.topic(&named) {
+            Ok(found) => broker.delete_topic(&TopicRef::Id(found.id)).await.map(|()| found),
+            Err(error) => Err(error),
+        };
+        topics.push(match &deleted {
+            Ok(found) => DeletedTopic { name: Some(found.name.clone()), id: found.id, ..Default::default() },
+            Err(error) => DeletedTopic {
+                name: topic.name,
+                id: topic.id,
+                error_code: error.code.kafka(),
+                error_message: Some(error.message.clone()),
+            },
+        });
+        errors.extend(deleted.err());
+    }
+    DeleteTopicsResponse { throttle_time_ms: throttle_ms(errors.iter()), topics }
+}
+
+fn new_topic(topic: CreatableTopic, validate_only: bool) -> Result<NewTopic, ApiError> {
+    if !topic.assignments.is_empty() {
+        let message = "replicas are placed by the cluster; ask for a number of partitions and replicas instead";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    let partitions = positive(topic.partitions)
+        .map_err(|number| ApiError::new(ErrorCode::InvalidPartitions, format!("{number} partitions; use 1 or more")))?;
+    let replication_factor = positive(i32::from(topic.replication_factor)).map_err(|number| {
+        ApiError::new(ErrorCode::InvalidReplicationFactor, format!("replication factor {number}; use 1 or more"))
+    })?;
+    let mut configs = BTreeMap::new();
+    for CreatableConfig { name, value } in topic.configs {
+        let value = value.ok_or_else(|| {
+            ApiError::new(ErrorCode::InvalidConfig, format!("setting `{name}` is null; leave it out for the default"))
+        })?;
+        configs.insert(name, value);
+    }
+    Ok(NewTopic { name: topic.name, partitions, replication_factor, configs, validate_only })
+}
+
+/// A count, `None` for the broker's default; any other number below 1 is an error.
+fn positive(number: i32) -> Result<Option<u32>, i32> {
+    match u32::try_from(number) {
+        Ok(count) if count > 0 => Ok(Some(count)),
+        _ if number == BROKER_DEFAULT => Ok(None),
+        _ => Err(number),
+    }
+}
+
+fn created(name: String, made: &Result<TopicDescription, ApiError>) -> CreatedTopic {
+    match made {
+        Ok(topic) => {
+            let replicas = topic.partitions.first().map_or(0, |partition| partition.replicas.len());
+            let config = |(name, value): (&String, &String)| CreatedConfig {
+                name: name.clone(),
+                value: Some(value.clone()),
+                ..Default::default()
+            };
+            CreatedTopic {
+                name,
+                id: topic.id,
+                partitions: i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
+                replication_factor: i16::try_from(replicas).unwrap_or(i16::MAX),
+                configs: Some(topic.configs.iter().map(config).collect()),
+                ..Default::default()
+            }
+        }
+        Err(error) => CreatedTopic {
+            name,
+            error_code: error.code.kafka(),
+            error_message: Some(error.message.clone()),
+            ..Default::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_below_one_are_refused_but_for_the_default() {
+        assert_eq!([-1, 1, i32::MAX].map(positive), [Ok(None), Ok(Some(1)), Ok(Some(i32::MAX as u32))]);
+        assert_eq!([0, -2, i32::MIN].map(positive), [Err(0), Err(-2), Err(i32::MIN)]);
+    }
+
+    #[test]
+    fn what_the_cluster_cannot_do_is_refused_with_its_own_code() {
+        let check = |topic: CreatableTopic, expected| {
+            assert_eq!(new_topic(topic, false).map_err(|error| error.code), Err(expected));
+        };
+        let topic =
+            || CreatableTopic { name: "t".to_owned(), partitions: -1, replication_factor: -1, ..Default::default() };
+        check(CreatableTopic { partitions: 0, ..topic() }, ErrorCode::InvalidPartitions);
+        check(CreatableTopic { replication_factor: 0, ..topic() }, ErrorCode::InvalidReplicationFactor);
+        check(CreatableTopic { assignments: vec![Assignment::default()], ..topic() }, ErrorCode::InvalidRequest);
+        check(CreatableTopic { configs: vec![CreatableConfig::default()], ..topic() }, ErrorCode::InvalidConfig);
+        assert!(new_topic(topic(), true).is_ok_and(|topic| topic.validate_only && topic.partitions.is_none()));
+    }
+}

@@ -1,0 +1,125 @@
+//! Offsets by name and by time (cases F10 to F16, rules R11, F3).
+//!
+//! A record is looked for in object storage first, then in the tail, batch by batch: times may be in any order.
+
+use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
+use crate::broker::Broker;
+use crate::partitions::view::PartitionView;
+use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::tiered::larger;
+use crate::wal::TailEntry;
+use millpond_core::replica::Visible;
+use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
+use millpond_log::{Batch, Offset, PartitionId, TimestampMs};
+
+impl Broker {
+    /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
+    ///
+    /// # Errors
+    /// Of the partition (unknown, led elsewhere), `OFFSET_NOT_AVAILABLE` (rule R11), or of storage.
+    pub async fn list_offsets(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        spec: OffsetSpec,
+        isolation: Isolation,
+    ) -> Result<Option<FoundOffset>, ApiError> {
+        let handle = self.partition(topic, partition)?;
+        let view = handle.view.borrow().clone();
+        let visible = view.visible;
+        if !visible.leads {
+            return Err(not_leader());
+        }
+        if !visible.end_proven {
+            return Err(end_not_proven());
+        }
+        let end = match isolation {
+            Isolation::ReadUncommitted => visible.hw,
+            Isolation::ReadCommitted => visible.lso,
+        };
+        let named = |offset| Some(FoundOffset { offset, timestamp: None, leader_epoch: Some(visible.epoch) });
+        let timed = |found: Option<TimedOffset>| {
+            found.filter(|found| found.offset < end).map(|found| FoundOffset {
+                offset: found.offset,
+                timestamp: Some(found.timestamp),
+                leader_epoch: Some(visible.epoch),
+            })
+        };
+        match spec {
+            OffsetSpec::Earliest => Ok(named(visible.log_start)),
+            OffsetSpec::Latest => Ok(named(end)),
+            OffsetSpec::EarliestLocal => Ok(named(self.first_local(handle.id, &visible))),
+            OffsetSpec::LatestTiered => {
+                let held = visible.tiered_end > visible.log_start;
+                Ok(held.then(|| Offset(visible.tiered_end.0 - 1)).and_then(named))
+            }
+            OffsetSpec::AtOrAfter(time) => self.first_at_or_after(handle.id, &view, end, time).await.map(timed),
+            OffsetSpec::MaxTimestamp => self.first_of_largest(handle.id, &view, end).await.map(timed),
+        }
+    }
+
+    fn first_local(&self, id: PartitionId, visible: &Visible) -> Offset {
+        let held = self.wal().entries(id, visible.log_start, visible.end).first().map(|entry| entry.base);
+        held.unwrap_or(visible.end).max(visible.log_start)
+    }
+
+    async fn first_at_or_after(
+        &self,
+        id: PartitionId,
+        view: &PartitionView,
+        end: Offset,
+        time: TimestampMs,
+    ) -> Result<Option<TimedOffset>, ApiError> {
+        let from = view.visible.log_start;
+        if from < view.visible.tiered_end {
+            let found = self.tiered().first_at_or_after(&view.manifest, time, from).await;
+            if let Some(found) = found.map_err(|error| storage_error(&error))? {
+                return Ok(Some(found));
+            }
+        }
+        for entry in self.tail_entries(id, view, end).iter().filter(|entry| entry.max_timestamp >= time) {
+            let batches = self.tail_batch(id, entry).await?;
+            if let Some(found) = first_at_or_after(&batches, time, from).map_err(|error| storage_error(&error))? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn first_of_largest(
+        &self,
+        id: PartitionId,
+        view: &PartitionView,
+        end: Offset,
+    ) -> Result<Option<TimedOffset>, ApiError> {
+        let from = view.visible.log_start;
+        let mut largest = None;
+        if from < view.visible.tiered_end {
+            let found = self.tiered().first_of_largest(&view.manifest, from).await;
+            largest = found.map_err(|error| storage_error(&error))?;
+        }
+        let mut entries = self.tail_entries(id, view, end);
+        // The largest claim first; of equal ones the earliest, which a stable sort keeps in front.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_timestamp));
+        for entry in entries {
+            if largest.is_some_and(|largest: TimedOffset| largest.timestamp >= entry.max_timestamp) {
+                break;
+            }
+            let batches = self.tail_batch(id, &entry).await?;
+            let found = first_of_largest_timestamp(&batches, from).map_err(|error| storage_error(&error))?;
+            largest = larger(largest, found);
+        }
+        Ok(largest)
+    }
+
+    /// Batches of the tail that are visible and not in object storage.
+    fn tail_entries(&self, id: PartitionId, view: &PartitionView, end: Offset) -> Vec<TailEntry> {
+        self.wal().entries(id, view.visible.tiered_end.max(view.visible.log_start), end)
+    }
+
+    async fn tail_batch(&self, id: PartitionId, entry: &TailEntry) -> Result<Vec<Batch>, ApiError> {
+        let read = self.wal().read(id, entry.base, entry.end, 0).await;
+        let batches = read.map_err(|error| storage_error(&error))?;
+        Ok(batches.into_iter().map(|(batch, _)| batch).collect())
+    }
+}

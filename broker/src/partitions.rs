@@ -1,0 +1,5 @@
+//! The partitions this broker holds: their shards, and the views that readers see.
+
+pub(crate) mod recovery;
+pub(crate) mod shard;
+pub(crate) mod view;

@@ -1,0 +1,101 @@
+//! Assembles a replica from what its WAL and its manifest hold (rules R1, P4, W3a, S9). Decides nothing but whether the two fit.
+
+use crate::tiered::{Tiered, TieredError};
+use crate::wal::{RecoveredPartition, Wal};
+use millpond_core::replica::{Recovered, Replica, expire_producers};
+use millpond_log::batch::TimestampType;
+use millpond_log::epochs::LeaderEpochs;
+use millpond_log::manifest::{ManifestRoot, ManifestView};
+use millpond_log::producers::ProducerTable;
+use millpond_log::{LeaderEpoch, Offset, PartitionId, Rid, TimestampMs};
+
+/// A replica as it was found.
+pub(crate) struct Found {
+    pub(crate) replica: Replica,
+    /// Producer state at the tiered end, where the next segment begins (rule T4).
+    pub(crate) producers_tiered: ProducerTable,
+    /// The WAL holds nothing that follows the manifest: its log starts here.
+    pub(crate) reset_at: Option<Offset>,
+}
+
+/// Why a replica cannot be used. Its partition stays without this replica; nothing is deleted (rule K6).
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecoveryError {
+    /// S9: somebody trimmed what was not uploaded, or the metadata is older than the disk.
+    #[error(
+        "{partition}: the WAL begins at offset {start} but object storage ends at {tiered_end}: offsets between are missing"
+    )]
+    Gap { partition: PartitionId, start: Offset, tiered_end: Offset },
+    #[error("{partition}: the producer snapshot at offset {at} is unreadable: {reason}")]
+    Producers { partition: PartitionId, at: Offset, reason: &'static str },
+    #[error("{partition}: leader epochs of manifest and WAL contradict each other")]
+    Epochs { partition: PartitionId },
+    /// The object store; try again.
+    #[error("{partition}: the manifest could not be followed")]
+    Tiered {
+        partition: PartitionId,
+        #[source]
+        source: TieredError,
+    },
+}
+
+/// Assembles the replica of `root.partition`. `in_wal` is what recovery found of it, if anything.
+pub(crate) async fn assemble(
+    rid: Rid,
+    root: &ManifestRoot,
+    in_wal: Option<&RecoveredPartition>,
+    wal: &Wal,
+    tiered: &Tiered,
+    timestamp_type: TimestampType,
+) -> Result<Found, RecoveryError> {
+    let partition = root.partition;
+    let failed = |source| RecoveryError::Tiered { partition, source };
+    let tiered_end = root.tiered_end;
+    if let Some(held) = in_wal.filter(|held| held.start > tiered_end && held.end > held.start) {
+        return Err(RecoveryError::Gap { partition, start: held.start, tiered_end });
+    }
+    // What ends below the manifest is all in object storage (rule R12).
+    let held = in_wal.filter(|held| held.end >= tiered_end);
+    let (end, hw, prefix_hash) = held.map_or((tiered_end, tiered_end, 0), |held| (held.end, held.hw, held.prefix_hash));
+    let mut view = ManifestView::new(root.clone());
+    let epochs = tiered.ask(&mut view, ManifestView::epochs).await.map_err(failed)?;
+    let mut epochs = LeaderEpochs::from_entries(epochs).ok_or(RecoveryError::Epochs { partition })?;
+    let mut producers = ProducerTable::default();
+    let mut last_append_time = TimestampMs::NONE;
+    if let Some(newest) = root.newest() {
+        let snapshot = tiered.producers(partition, newest).await.map_err(failed)?;
+        producers = ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers {
+            partition,
+            at: tiered_end,
+            reason,
+        })?;
+        last_append_time = newest.max_append_time;
+    }
+    let producers_tiered = producers.clone();
+    for entry in wal.entries(partition, tiered_end, end) {
+        if epochs.last().is_some_and(|last| last.epoch > entry.leader_epoch) {
+            return Err(RecoveryError::Epochs { partition });
+        }
+        epochs.append(entry.leader_epoch, entry.base);
+        if let Some(stamp) = entry.producer {
+            producers.append(stamp, entry.record_count, entry.base, entry.append_time);
+        }
+        expire_producers(&mut producers, last_append_time, entry.append_time);
+        last_append_time = entry.append_time;
+    }
+    let newest_epoch = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch).max(root.epoch);
+    let replica = Replica::new(Recovered {
+        rid,
+        epoch_seen: in_wal.map_or(newest_epoch, |held| held.epoch_seen.max(newest_epoch)),
+        log_start: root.log_start,
+        tiered_end,
+        end,
+        hw,
+        prefix_hash,
+        epochs,
+        producers,
+        last_append_time,
+        timestamp_type,
+    });
+    Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end) })
+}

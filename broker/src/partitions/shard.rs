@@ -1,0 +1,272 @@
+//! A shard: the task that owns the replicas of some partitions and carries what they decide to the WAL, to waiters and to readers.
+//!
+//! Level by level: it drains all messages, steps the replicas, hands one group to the WAL and publishes once. It decides nothing.
+
+use super::view::{PartitionView, ViewSender};
+use crate::api::ApiError;
+use crate::clock;
+use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
+use millpond_core::replica::{Acks, Appended, Input, Output, Refusal, Replica, Token};
+use millpond_log::manifest::ManifestRoot;
+use millpond_log::{Batch, ErrorCode, Offset, PartitionId};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// Messages taken from the queue at one wake-up, so that one group of the WAL stays of moderate size.
+const DRAIN_MAX: usize = 512;
+
+/// How often high watermarks are noted in the WAL. They may lag (rule R10): the note only bounds what damage could hide (rule W4).
+const HW_NOTE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a shard is told. Bounded in bytes by the permits that a produce carries.
+pub(crate) enum ShardMsg {
+    /// A validated batch.
+    Produce(Produce),
+    /// Own this replica from now on.
+    Open(Box<Open>),
+    /// Something happened to a replica.
+    Step { partition: PartitionId, input: Input },
+    /// Its manifest changed, as seen committed (rule T6).
+    Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
+    /// Its topic is gone: forget the replica and its frames.
+    Drop { partition: PartitionId },
+}
+
+/// One produce on its way. The queue is bounded because `memory` was acquired before.
+pub(crate) struct Produce {
+    pub(crate) partition: PartitionId,
+    pub(crate) batch: Batch,
+    pub(crate) acks: Acks,
+    pub(crate) room: WalPermit,
+    pub(crate) memory: OwnedSemaphorePermit,
+    pub(crate) reply: ProduceReply,
+}
+
+pub(crate) type ProduceReply = oneshot::Sender<Result<Appended, ApiError>>;
+
+/// A replica to own.
+pub(crate) struct Open {
+    pub(crate) partition: PartitionId,
+    pub(crate) replica: Replica,
+    pub(crate) manifest: Arc<ManifestRoot>,
+    pub(crate) view: ViewSender,
+    /// The WAL holds nothing of it yet: its log starts at this offset.
+    pub(crate) reset_at: Option<Offset>,
+}
+
+/// Sends to one shard.
+pub(crate) type ShardSender = UnboundedSender<ShardMsg>;
+
+struct Slot {
+    replica: Replica,
+    manifest: Arc<ManifestRoot>,
+    view: ViewSender,
+    hw_noted: Offset,
+    publish: bool,
+}
+
+/// What became durable together, and the memory it held until then.
+struct Group {
+    ticket: u64,
+    ends: Vec<(PartitionId, Offset)>,
+    memory: Vec<OwnedSemaphorePermit>,
+}
+
+pub(crate) struct Shard {
+    inbox: UnboundedReceiver<ShardMsg>,
+    wal: Wal,
+    appender: WalAppender,
+    wal_events: UnboundedReceiver<WalEvent>,
+    slots: HashMap<PartitionId, Slot>,
+    replies: Slab<ProduceReply>,
+    unsynced: VecDeque<Group>,
+    records: Vec<WalRecord>,
+    room: Vec<WalPermit>,
+    ends: Vec<(PartitionId, Offset)>,
+    memory: Vec<OwnedSemaphorePermit>,
+    outputs: Vec<Output>,
+    to_publish: Vec<PartitionId>,
+}
+
+/// Starts a shard. It ends, with `Err` and the reason, when the WAL fails (rule W2); with `Ok` when every sender is gone.
+pub(crate) fn spawn(wal: Wal) -> (ShardSender, tokio::task::JoinHandle<Result<(), String>>) {
+    let (sender, inbox) = unbounded_channel();
+    let (events, wal_events) = unbounded_channel();
+    let shard = Shard {
+        inbox,
+        appender: wal.appender(events),
+        wal,
+        wal_events,
+        slots: HashMap::new(),
+        replies: Slab::new(),
+        unsynced: VecDeque::new(),
+        records: Vec::new(),
+        room: Vec::new(),
+        ends: Vec::new(),
+        memory: Vec::new(),
+        outputs: Vec::new(),
+        to_publish: Vec::new(),
+    };
+    (sender, tokio::spawn(shard.run()))
+}
+
+impl Shard {
+    async fn run(mut self) -> Result<(), String> {
+        let mut messages = Vec::with_capacity(DRAIN_MAX);
+        let mut note = tokio::time::interval(HW_NOTE_INTERVAL);
+        note.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // What is durable is told first: it frees memory and answers waiters.
+                biased;
+                Some(event) = self.wal_events.recv() => self.on_wal(event)?,
+                count = self.inbox.recv_many(&mut messages, DRAIN_MAX) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    messages.drain(..).for_each(|message| self.on_message(message));
+                }
+                _ = note.tick() => self.note_high_watermarks(),
+            }
+            while let Ok(event) = self.wal_events.try_recv() {
+                self.on_wal(event)?;
+            }
+            self.hand_to_wal();
+            self.publish();
+        }
+    }
+
+    fn on_message(&mut self, message: ShardMsg) {
+        match message {
+            ShardMsg::Produce(produce) => self.on_produce(produce),
+            ShardMsg::Open(open) => self.on_open(*open),
+            ShardMsg::Step { partition, input } => self.step(partition, input),
+            ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
+            ShardMsg::Drop { partition } => self.on_drop(partition),
+        }
+    }
+
+    fn on_produce(&mut self, produce: Produce) {
+        if !self.slots.contains_key(&produce.partition) {
+            let gone = ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker holds no replica of the partition");
+            // The requester may have gone away; there is nobody else to tell.
+            let _ = produce.reply.send(Err(gone));
+            return;
+        }
+        let token = Token(self.replies.insert(produce.reply) as u64);
+        let input = Input::Produce { token, batch: produce.batch, acks: produce.acks };
+        let appended_before = self.ends.len();
+        self.step(produce.partition, input);
+        if self.ends.len() > appended_before {
+            self.room.push(produce.room);
+            self.memory.push(produce.memory);
+        }
+    }
+
+    fn on_open(&mut self, open: Open) {
+        let Open { partition, replica, manifest, view, reset_at } = open;
+        if let Some(at) = reset_at {
+            self.records.push(WalRecord::Reset { partition, at });
+        }
+        let hw_noted = replica.visible().hw;
+        self.slots.insert(partition, Slot { replica, manifest, view, hw_noted, publish: true });
+        self.to_publish.push(partition);
+    }
+
+    fn on_drop(&mut self, partition: PartitionId) {
+        let Some(slot) = self.slots.get(&partition) else { return };
+        // Whoever waits for a commit is told that it will not be seen here.
+        let epoch = slot.replica.visible().epoch;
+        self.step(partition, Input::Deposed { epoch, leader: None });
+        self.slots.remove(&partition);
+        self.records.push(WalRecord::Drop { partition });
+    }
+
+    fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
+        slot.manifest = root;
+        self.step(partition, input);
+    }
+
+    fn on_wal(&mut self, event: WalEvent) -> Result<(), String> {
+        let durable = match event {
+            WalEvent::Synced { ticket } => ticket,
+            WalEvent::Poisoned { reason } => return Err(reason),
+        };
+        while let Some(group) = self.unsynced.pop_front_if(|group| group.ticket <= durable) {
+            for (partition, end) in group.ends {
+                self.step(partition, Input::Durable { end });
+            }
+            drop(group.memory);
+        }
+        Ok(())
+    }
+
+    /// Steps one replica and carries out what it decides. A replica that is gone by now has nothing to decide.
+    fn step(&mut self, partition: PartitionId, input: Input) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        slot.replica.step(clock::wall(), input, &mut self.outputs);
+        for output in self.outputs.drain(..) {
+            match output {
+                Output::PersistEpoch(epoch) => self.records.push(WalRecord::EpochSeen { partition, epoch }),
+                Output::Append { batch, append_time, prefix_hash } => {
+                    self.ends.push((partition, batch.end_offset()));
+                    self.records.push(WalRecord::Batch { partition, batch, append_time, prefix_hash });
+                }
+                Output::Answer { token, result } => {
+                    let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
+                    // The requester may have gone away; the append stands all the same.
+                    let _ = reply.send(result.map_err(refused));
+                }
+                Output::Trim { to } => self.wal.trim(partition, to),
+                Output::Publish => {
+                    if !std::mem::replace(&mut slot.publish, true) {
+                        self.to_publish.push(partition);
+                    }
+                }
+            }
+        }
+    }
+
+    fn hand_to_wal(&mut self) {
+        if self.records.is_empty() {
+            return;
+        }
+        let ticket = self.appender.append(std::mem::take(&mut self.records), std::mem::take(&mut self.room));
+        self.unsynced.push_back(Group {
+            ticket,
+            ends: std::mem::take(&mut self.ends),
+            memory: std::mem::take(&mut self.memory),
+        });
+    }
+
+    fn publish(&mut self) {
+        for partition in self.to_publish.drain(..) {
+            // A replica dropped since has no readers.
+            let Some(slot) = self.slots.get_mut(&partition) else { continue };
+            slot.publish = false;
+            slot.view
+                .send_replace(PartitionView { visible: slot.replica.visible(), manifest: Arc::clone(&slot.manifest) });
+        }
+    }
+
+    /// Notes high watermarks that moved (rule R10: what is noted is durable already).
+    fn note_high_watermarks(&mut self) {
+        for (partition, slot) in &mut self.slots {
+            let hw = slot.replica.visible().hw;
+            if hw > slot.hw_noted {
+                slot.hw_noted = hw;
+                self.records.push(WalRecord::HighWatermark { partition: *partition, hw });
+            }
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> ApiError {
+    ApiError::new(refusal.code(), refusal.to_string())
+}

@@ -1,0 +1,18 @@
+//! What readers see of a partition: one consistent view, replaced whole (rule F5), and waited on by long polls.
+
+use millpond_core::replica::Visible;
+use millpond_log::manifest::ManifestRoot;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// One view of a partition: offsets and manifest that belong together.
+#[derive(Clone, Debug)]
+pub(crate) struct PartitionView {
+    /// Offsets and epoch.
+    pub(crate) visible: Visible,
+    /// What is in object storage.
+    pub(crate) manifest: Arc<ManifestRoot>,
+}
+
+pub(crate) type ViewSender = watch::Sender<PartitionView>;
+pub(crate) type ViewReceiver = watch::Receiver<PartitionView>;

@@ -1,0 +1,23 @@
+//! Refusals that more than one part of the broker gives, each worded once.
+
+use crate::api::ApiError;
+use millpond_log::ErrorCode;
+
+pub(crate) fn not_leader() -> ApiError {
+    ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker does not lead the partition; refresh the metadata")
+}
+
+pub(crate) fn end_not_proven() -> ApiError {
+    ApiError::new(ErrorCode::OffsetNotAvailable, "the new leader has not proven the end of the log yet; retry")
+}
+
+pub(crate) fn storage_error(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        message.push_str(": ");
+        message.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    ApiError::new(ErrorCode::KafkaStorageError, message)
+}

@@ -1,0 +1,446 @@
+//! Brings a broker up and takes it down: doors, recovery, office, tasks. It owns every task; none is silently gone.
+
+use crate::api::{ApiError, BrokerDescription};
+use crate::broker::{Broker, Inner};
+use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
+use crate::config::{Config, Listener};
+use crate::front::{grpc, http, kafka};
+use crate::gc::Collector;
+use crate::metrics::Metrics;
+use crate::office::{self, OfficeError, Registrar};
+use crate::partitions::recovery::{self, RecoveryError};
+use crate::partitions::shard::{self, Open, ShardMsg, ShardSender};
+use crate::partitions::view::PartitionView;
+use crate::producer_ids::ProducerIds;
+use crate::session::SessionHandle;
+use crate::tier::commit::Committer;
+use crate::tier::upload::Uploader;
+use crate::tier::{Led, TierHandle, TierRequest, TierState, Tierer};
+use crate::tiered::Tiered;
+use crate::wal::disk::Disk;
+use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
+use bytes::Bytes;
+use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
+use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
+use millpond_core::topic_config::TopicConfig;
+use millpond_log::manifest::{ManifestError, ManifestRoot};
+use millpond_log::{ErrorCode, PartitionId, WalGen};
+use millpond_metadata::keys::Keys;
+use millpond_metadata::kv::{Kv, Revision};
+use millpond_metadata::store::{Store, StoreError, Versioned};
+use object_store::ObjectStore;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long a broker that stops waits for the requests under way. Longer than the doors take to give up on a client.
+const DRAIN: Duration = Duration::from_secs(12);
+
+/// What a broker is made of besides its settings.
+#[derive(Clone)]
+pub struct Components {
+    /// The metadata store.
+    pub metadata: Arc<dyn Kv>,
+    /// Name of the cluster: the prefix of its keys.
+    pub cluster: String,
+    /// The bucket, at the cluster's prefix.
+    pub objects: Arc<dyn ObjectStore>,
+    /// The local disk.
+    pub disk: Arc<dyn Disk>,
+}
+
+/// A broker that serves.
+pub struct Running {
+    /// Its handle.
+    pub broker: Broker,
+    /// Where it listens and what it advertises.
+    pub addresses: BrokerDescription,
+    tasks: JoinSet<Result<(), String>>,
+    shards: JoinSet<Result<(), String>>,
+    shutdown: CancellationToken,
+    wal: Wal,
+}
+
+/// Why a broker did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port is taken, or may not be listened on.
+    #[error("cannot listen on {address} for {door}: {source}")]
+    Listen {
+        /// Which door.
+        door: &'static str,
+        /// Which address.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The WAL cannot be used.
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// The cache's settings cannot work.
+    #[error(transparent)]
+    Cache(#[from] InvalidOptions),
+    /// The metadata store cannot be used.
+    #[error(transparent)]
+    Metadata(#[from] StoreError),
+    /// The broker may not act under its id.
+    #[error("{0}")]
+    Office(String),
+    /// A partition's data contradict each other.
+    #[error("{0}")]
+    Recovery(String),
+    /// A manifest in the metadata store cannot be read.
+    #[error("the manifest of {partition} cannot be read: {source}")]
+    Manifest {
+        /// Whose.
+        partition: PartitionId,
+        /// Why.
+        source: ManifestError,
+    },
+    /// A topic in the metadata store cannot be served by this version.
+    #[error("topic `{name}` cannot be served: {reason}")]
+    Topic {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl From<OfficeError> for StartError {
+    fn from(error: OfficeError) -> StartError {
+        StartError::Office(error.to_string())
+    }
+}
+
+/// Brings a broker up: returns when it is recovered, registered and serving. Ends when `shutdown` is cancelled, or by itself
+/// when its WAL fails (rule W2): see `Running::ended`.
+///
+/// # Errors
+/// Whatever keeps it from serving; nothing was changed that a later start would miss.
+pub async fn start(config: Config, components: Components, shutdown: CancellationToken) -> Result<Running, StartError> {
+    let grpc_listener = listen("gRPC", config.grpc.bind).await?;
+    let kafka_listener = listen("Kafka", config.kafka.bind).await?;
+    let http = listen("HTTP", config.http.bind).await?;
+    let addresses = BrokerDescription {
+        id: config.id,
+        rack: config.rack.clone(),
+        grpc: advertised(&config.grpc, &grpc_listener),
+        kafka: advertised(&config.kafka, &kafka_listener),
+        http: advertised(&config.http, &http),
+    };
+    let mut tasks = JoinSet::new();
+    let ready: http::Ready = Arc::new(OnceLock::new());
+    // Health answers while the WAL is still being recovered (case O5).
+    let served = http::serve(http, Arc::clone(&ready), shutdown.clone());
+    tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
+
+    let store = Store::new(Arc::clone(&components.metadata), Keys::for_cluster(&components.cluster));
+    let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
+    let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
+    report_damage(&recovered);
+    let session = SessionHandle::default();
+    let registrar = Registrar {
+        store: store.clone(),
+        wal: wal.clone(),
+        broker: config.id,
+        record: SessionRecord {
+            wal_gen: recovered.identity.wal_gen,
+            grpc: addresses.grpc.clone(),
+            kafka: addresses.kafka.clone(),
+            http: addresses.http.clone(),
+            rack: config.rack.clone(),
+        },
+        ttl: config.lease_ttl,
+    };
+    let registered = registrar.register(recovered.identity.incarnation).await?;
+    let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
+    let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
+    let metrics = Arc::new(Metrics::new());
+    let mut shard_tasks = JoinSet::new();
+    let shards = spawn_shards(&wal, &mut shard_tasks);
+    let (tier, tier_inbox) = TierHandle::new();
+    let broker = Broker::new(Inner {
+        cluster_id: cluster_id.clone(),
+        rid: registered.rid,
+        session: session.clone(),
+        addresses: addresses.clone(),
+        store: store.clone(),
+        catalog: Catalog::default(),
+        shards,
+        wal: wal.clone(),
+        tier,
+        tiered: Arc::clone(&tiered),
+        producer_ids: ProducerIds::default(),
+        produce_memory: Arc::new(Semaphore::new(config.produce_memory_bytes as usize)),
+        topic_changes: tokio::sync::Mutex::new(()),
+        metrics: Arc::clone(&metrics),
+        config: config.clone(),
+    });
+    let uploader = Uploader {
+        store: Arc::clone(&components.objects),
+        wal: wal.clone(),
+        cluster: cluster_id,
+        broker: config.id,
+        incarnation: registered.inc,
+    };
+    let tierer = Tierer {
+        inbox: tier_inbox,
+        wal: wal.clone(),
+        tiered: Arc::clone(&tiered),
+        uploader,
+        committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
+        metrics: Arc::clone(&metrics),
+        interval: config.tier_interval,
+        state: TierState::default(),
+    };
+    let collector =
+        Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
+    broker.open_all(&recovered).await?;
+    broker.take_office(registered).await?;
+    // The doors open only now: what a client is told is proven.
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        tierer.run(until).await;
+        Ok(())
+    });
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        collector.run(until).await;
+        Ok(())
+    });
+    let office = office::run(broker.clone(), registrar, registered, shutdown.clone());
+    tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
+    let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
+    tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
+    let served = kafka::serve(broker.clone(), kafka_listener, shutdown.clone().cancelled_owned());
+    tasks.spawn(async move {
+        served.await;
+        Ok(())
+    });
+    // Nobody else fills it.
+    let _ = ready.set(broker.clone());
+    Ok(Running { broker, addresses, tasks, shards: shard_tasks, shutdown, wal })
+}
+
+impl Running {
+    /// Returns when the broker has ended and all its tasks with it.
+    ///
+    /// # Errors
+    /// Why it ended by itself. Then the process has to end too: what was acknowledged is on its disk.
+    pub async fn ended(mut self) -> Result<(), String> {
+        let outcome = tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => Ok(()),
+            Some(ended) = self.tasks.join_next() => Err(unasked(ended)),
+            Some(ended) = self.shards.join_next() => Err(unasked(ended)),
+        };
+        if let Err(reason) = &outcome {
+            tracing::error!(reason, "the broker ends");
+            self.shutdown.cancel();
+        }
+        // The doors answer what is under way, for which the shards have to go on meanwhile.
+        let drained = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN, drained).await.is_err() {
+            tracing::warn!("requests under way are cut off");
+            self.tasks.shutdown().await;
+        }
+        self.shards.shutdown().await;
+        self.broker.tiered().cache().close().await;
+        if outcome.is_ok() {
+            let wal = self.wal.clone();
+            drop(self.broker);
+            let closed = tokio::task::spawn_blocking(move || wal.close()).await;
+            closed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        }
+        outcome
+    }
+}
+
+/// Why a task ended that should have gone on.
+fn unasked(ended: Result<Result<(), String>, tokio::task::JoinError>) -> String {
+    match ended {
+        Ok(Ok(())) => "a task ended although nobody asked it to".to_owned(),
+        Ok(Err(reason)) => reason,
+        Err(panic) => format!("a task panicked: {panic}"),
+    }
+}
+
+async fn listen(door: &'static str, address: std::net::SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|source| StartError::Listen { door, address, source })
+}
+
+fn advertised(listener: &Listener, bound: &TcpListener) -> String {
+    let local = || bound.local_addr().map_or_else(|_| listener.bind.to_string(), |address| address.to_string());
+    listener.advertise.clone().unwrap_or_else(local)
+}
+
+fn fresh_cluster_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Tiered, StartError> {
+    let disk = DiskOptions { dir: config.data_dir.join("cache"), bytes: config.cache_disk_bytes };
+    let options = CacheOptions { memory_bytes: config.cache_memory_bytes, disk: Some(disk), ..CacheOptions::default() };
+    // What fits the window of pages that nobody has asked for yet.
+    let warm_bytes_max = config.cache_memory_bytes / 4;
+    Ok(Tiered::new(Cache::open(options, objects).await?, warm_bytes_max))
+}
+
+async fn open_wal(config: &Config, components: &Components, cluster: String) -> Result<(Wal, Recovered), StartError> {
+    let options = WalOptions {
+        dir: config.data_dir.join("wal"),
+        bytes_max: config.wal_bytes,
+        file_bytes: config.wal_file_bytes,
+        memory_bytes: config.tail_memory_bytes,
+    };
+    let (disk, broker, fresh) = (Arc::clone(&components.disk), config.id, WalGen(rand::random()));
+    let opened = tokio::task::spawn_blocking(move || Wal::open(options, disk, &cluster, broker, fresh)).await;
+    Ok(opened.map_err(|panic| StartError::Recovery(panic.to_string()))??)
+}
+
+fn report_damage(recovered: &Recovered) {
+    for damage in &recovered.damage {
+        tracing::error!(
+            ?damage,
+            "synced data in the WAL cannot be read back (rule B4); its partitions stay without this replica"
+        );
+    }
+}
+
+/// One shard per core.
+fn spawn_shards(wal: &Wal, tasks: &mut JoinSet<Result<(), String>>) -> Vec<ShardSender> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (0..cores)
+        .map(|_| {
+            let (sender, task) = shard::spawn(wal.clone());
+            tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
+            sender
+        })
+        .collect()
+}
+
+impl Broker {
+    /// Opens every replica that the metadata store places here.
+    async fn open_all(&self, recovered: &Recovered) -> Result<(), StartError> {
+        let image = self.inner().store.load().await?;
+        let (_, roots) = self.inner().store.tier_roots(None).await?;
+        let in_wal: BTreeMap<PartitionId, &RecoveredPartition> =
+            recovered.partitions.iter().map(|held| (held.partition, held)).collect();
+        for topic in image.topics.into_values().map(|topic| topic.value) {
+            if topic.state != TopicState::Active {
+                continue;
+            }
+            let config = TopicConfig::from_overrides(&topic.config)
+                .map_err(|error| StartError::Topic { name: topic.name.to_string(), reason: error.to_string() })?;
+            let mut partitions = Vec::with_capacity(topic.partitions as usize);
+            for index in 0..topic.partitions {
+                let id = PartitionId { topic: topic.id, index };
+                let root = decode_root(id, roots.get(&id))?;
+                let mut handle = self.open(&topic, &config, root, in_wal.get(&id).copied()).await?;
+                if let Some(record) = image.partitions.get(&id) {
+                    handle.placement = Placement::from(&record.value);
+                    handle.placement.leader = None;
+                }
+                partitions.push(handle);
+            }
+            self.inner().catalog.put(Topic { record: topic, config, partitions });
+        }
+        Ok(())
+    }
+
+    /// Opens a partition that was just created, led by this broker.
+    pub(crate) async fn open_new(
+        &self,
+        topic: &TopicRecord,
+        config: &TopicConfig,
+        index: u32,
+    ) -> Result<PartitionHandle, ApiError> {
+        let refused = |error: &dyn std::fmt::Display| {
+            ApiError::new(ErrorCode::LeaderNotAvailable, format!("the partition cannot be opened now: {error}; retry"))
+        };
+        let id = PartitionId { topic: topic.id, index };
+        let record = self.inner().store.partition(id).await.map_err(|error| refused(&error))?;
+        let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?.value;
+        let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
+        let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
+        let mut handle = self.open(topic, config, root, None).await.map_err(|error| refused(&error))?;
+        handle.placement = Placement::from(&record);
+        self.lead(&handle, &record);
+        Ok(handle)
+    }
+
+    async fn open(
+        &self,
+        topic: &TopicRecord,
+        config: &TopicConfig,
+        root: Versioned<ManifestRoot>,
+        in_wal: Option<&RecoveredPartition>,
+    ) -> Result<PartitionHandle, StartError> {
+        let inner = self.inner();
+        let partition = root.value.partition;
+        let found = loop {
+            let tried =
+                recovery::assemble(inner.rid, &root.value, in_wal, &inner.wal, &inner.tiered, config.timestamp_type)
+                    .await;
+            match tried {
+                Ok(found) => break found,
+                // The bucket may be away for a while; a broker that waits is not ready, and not dead (case S1).
+                Err(error @ RecoveryError::Tiered { .. }) => {
+                    tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
+                    tokio::time::sleep(inner.config.tier_interval).await;
+                }
+                Err(error) => return Err(StartError::Recovery(error.to_string())),
+            }
+        };
+        let manifest = Arc::new(root.value);
+        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest) };
+        let (view_sender, view) = watch::channel(view);
+        let shard = inner.shards[shard_of(partition, inner.shards.len())].clone();
+        let open = Open {
+            partition,
+            replica: found.replica,
+            manifest: Arc::clone(&manifest),
+            view: view_sender,
+            reset_at: found.reset_at,
+        };
+        // A shard that is gone ends the broker.
+        let _ = shard.send(ShardMsg::Open(Box::new(open)));
+        inner.tier.send(TierRequest::Hold(Box::new(Led {
+            partition,
+            topic_name: topic.name.to_string(),
+            config: config.clone(),
+            shard: shard.clone(),
+            view: view.clone(),
+            root: manifest,
+            revision: root.revision,
+            producers: found.producers_tiered,
+        })));
+        Ok(PartitionHandle { id: partition, shard, view, placement: Placement::default() })
+    }
+}
+
+/// Spreads partitions over shards: those of one topic go round, wherever the topic begins.
+fn shard_of(partition: PartitionId, shards: usize) -> usize {
+    (partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards
+}
+
+fn decode_root(
+    partition: PartitionId,
+    stored: Option<&Versioned<Bytes>>,
+) -> Result<Versioned<ManifestRoot>, StartError> {
+    match stored {
+        None => Ok(Versioned { value: ManifestRoot::new(partition), revision: Revision::ABSENT }),
+        Some(stored) => {
+            let value =
+                ManifestRoot::decode(&stored.value).map_err(|source| StartError::Manifest { partition, source })?;
+            Ok(Versioned { value, revision: stored.revision })
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Builds an object from tails and puts it into the bucket, so that it is surely there and surely right (rules T2, T3).
+//!
+//! It knows nothing of manifests: an object that nobody commits is an orphan, and harmless.
+
+use crate::wal::{TailReadError, Wal};
+use bytes::Bytes;
+use millpond_core::flush::Tail;
+use millpond_core::replica::expire_producers;
+use millpond_log::batch::BatchError;
+use millpond_log::epochs::LeaderEpochs;
+use millpond_log::object_key::{BundleObject, GcEpoch, ObjectKey, PartitionObject};
+use millpond_log::producers::ProducerTable;
+use millpond_log::segment::{
+    BuiltObject, BuiltSegment, BundleWriter, Density, SegmentIdentity, SegmentTail, SegmentWriter,
+};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
+use std::sync::Arc;
+
+/// Bytes read from the WAL at a time while a segment is built.
+const READ_BYTES: usize = 8 << 20;
+
+/// Objects above this many bytes go up in parts, so that one lost connection does not repeat the whole.
+const MULTIPART_BYTES: u64 = 16 << 20;
+
+/// Parts of one object under way at once.
+const PARTS_IN_FLIGHT: usize = 4;
+
+/// Puts objects into the bucket, under the cluster's prefix.
+#[derive(Clone)]
+pub(crate) struct Uploader {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) wal: Wal,
+    pub(crate) cluster: String,
+    pub(crate) broker: BrokerId,
+    pub(crate) incarnation: Incarnation,
+}
+
+/// One tail and what its segment needs besides the batches.
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub(crate) tail: Tail,
+    pub(crate) topic_name: String,
+    pub(crate) epoch: LeaderEpoch,
+    /// Producer state where the segment begins (rule T4).
+    pub(crate) producers: ProducerTable,
+    /// Newest append time before it.
+    pub(crate) last_append_time: TimestampMs,
+}
+
+/// An object in the bucket, ready to be committed.
+pub(crate) struct Uploaded {
+    pub(crate) key: ObjectKey,
+    pub(crate) object: BuiltObject,
+    /// Producer state at the end of each segment, in the object's order.
+    pub(crate) after: Vec<(PartitionId, ProducerTable)>,
+}
+
+/// Why an object is not in the bucket, as far as anyone knows. The next try uses another name (rule T2).
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error("the tail of {partition} could not be read")]
+    Tail {
+        partition: PartitionId,
+        #[source]
+        source: TailReadError,
+    },
+    /// The tail changed under the upload: it will be planned anew.
+    #[error("the tail of {partition} does not reach from {from} to {to}")]
+    Moved { partition: PartitionId, from: Offset, to: Offset },
+    /// Rule B6: our own synced data is bad.
+    #[error("a batch in the tail of {partition} is damaged")]
+    Damaged {
+        partition: PartitionId,
+        #[source]
+        source: BatchError,
+    },
+    #[error("the object store refused `{key}`")]
+    Store {
+        key: String,
+        #[source]
+        source: object_store::Error,
+    },
+    #[error("`{key}` has {found} bytes in the object store where {expected} were written")]
+    OtherLength { key: String, found: u64, expected: u64 },
+    #[error("`{key}` does not read back as it was written")]
+    OtherContent { key: String },
+}
+
+impl Uploader {
+    /// Builds one object from `sources` and puts it into the bucket.
+    pub(crate) async fn upload(&self, sources: Vec<Source>, gc_epoch: GcEpoch) -> Result<Uploaded, UploadError> {
+        let mut segments = Vec::with_capacity(sources.len());
+        let mut after = Vec::with_capacity(sources.len());
+        for source in sources {
+            let partition = source.tail.partition;
+            let (segment, producers) = self.build(source).await?;
+            segments.push(segment);
+            after.push((partition, producers));
+        }
+        let random = rand::random();
+        let (key, object) = match <[BuiltSegment; 1]>::try_from(segments) {
+            Ok([segment]) => {
+                let (partition, epoch, base) = (segment.meta.partition, segment.meta.epoch, segment.meta.base);
+                (
+                    ObjectKey::Segment(PartitionObject { partition, gc_epoch, epoch, base, random }),
+                    BuiltObject::from(segment),
+                )
+            }
+            Err(segments) => {
+                let mut bundle = BundleWriter::new();
+                segments.into_iter().for_each(|segment| bundle.push(segment));
+                let name = BundleObject { broker: self.broker, incarnation: self.incarnation, gc_epoch, random };
+                (ObjectKey::Bundle(name), bundle.finish())
+            }
+        };
+        self.put(&key, &object.parts, object.length, object.crc).await?;
+        Ok(Uploaded { key, object, after })
+    }
+
+    /// Puts an object and makes sure of it. An unclear answer is settled by reading the object back: its name is ours alone.
+    pub(crate) async fn put(&self, key: &ObjectKey, parts: &[Bytes], length: u64, crc: u32) -> Result<(), UploadError> {
+        let path = Path::from(key.to_string());
+        let written = if length > MULTIPART_BYTES {
+            self.put_multipart(&path, parts).await
+        } else {
+            self.store.put(&path, parts.iter().cloned().collect::<PutPayload>()).await.map(drop)
+        };
+        match written {
+            Ok(()) => self.check_length(&path, length).await,
+            Err(error) => self
+                .check_content(&path, length, crc)
+                .await
+                .map_err(|_| UploadError::Store { key: path.to_string(), source: error }),
+        }
+    }
+
+    async fn put_multipart(&self, path: &Path, parts: &[Bytes]) -> object_store::Result<()> {
+        let mut write =
+            WriteMultipart::new_with_chunk_size(self.store.put_multipart(path).await?, MULTIPART_BYTES as usize / 2);
+        for part in parts {
+            write.wait_for_capacity(PARTS_IN_FLIGHT).await?;
+            write.put(part.clone());
+        }
+        write.finish().await.map(drop)
+    }
+
+    async fn check_length(&self, path: &Path, expected: u64) -> Result<(), UploadError> {
+        let key = || path.to_string();
+        let head = self.store.head(path).await.map_err(|source| UploadError::Store { key: key(), source })?;
+        if head.size == expected {
+            Ok(())
+        } else {
+            Err(UploadError::OtherLength { key: key(), found: head.size, expected })
+        }
+    }
+
+    async fn check_content(&self, path: &Path, length: u64, crc: u32) -> Result<(), UploadError> {
+        let store_error = |source| UploadError::Store { key: path.to_string(), source };
+        let found = self.store.get(path).await.map_err(store_error)?.bytes().await.map_err(store_error)?;
+        if found.len() as u64 == length && crc32c::crc32c(&found) == crc {
+            Ok(())
+        } else {
+            Err(UploadError::OtherContent { key: path.to_string() })
+        }
+    }
+
+    /// Builds the segment `[tiered_end, lso)` of one partition, with the producer state at its end.
+    async fn build(&self, source: Source) -> Result<(BuiltSegment, ProducerTable), UploadError> {
+        let Source { tail, topic_name, epoch, mut producers, mut last_append_time } = source;
+        let partition = tail.partition;
+        let identity = SegmentIdentity { cluster: self.cluster.clone(), partition, topic_name, epoch };
+        let mut writer = SegmentWriter::new(identity, tail.tiered_end, Density::Dense);
+        let mut epochs = LeaderEpochs::default();
+        while writer.end() < tail.lso {
+            let read = self.wal.read(partition, writer.end(), tail.lso, READ_BYTES).await;
+            let batches = read.map_err(|source| UploadError::Tail { partition, source })?;
+            for (batch, append_time) in &batches {
+                if batch.base_offset() != writer.end() || batch.end_offset() > tail.lso {
+                    return Err(UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso });
+                }
+                writer.push(batch, *append_time).map_err(|source| UploadError::Damaged { partition, source })?;
+                epochs.append(batch.leader_epoch(), batch.base_offset());
+                if let Some(stamp) = batch.producer() {
+                    producers.append(stamp, batch.record_count(), batch.base_offset(), *append_time);
+                }
+                expire_producers(&mut producers, last_append_time, *append_time);
+                last_append_time = *append_time;
+            }
+            if batches.is_empty() {
+                return Err(UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso });
+            }
+        }
+        let segment = writer.finish(SegmentTail {
+            end: tail.lso,
+            epochs: epochs.entries().to_vec(),
+            producers: producers.encode(),
+            aborted: Vec::new(),
+            open: Vec::new(),
+        });
+        Ok((segment, producers))
+    }
+}

@@ -1,0 +1,240 @@
+//! Reads of what is in object storage: manifest, then the segment's index, then the bytes, each through the cache and checked (rules F4, S10, S13).
+//!
+//! It decides nothing about offsets: `log::plan` says what to fetch, this fetches it.
+
+mod search;
+
+pub(crate) use search::larger;
+
+use bytes::Bytes;
+use millpond_cache::{Cache, CacheError, Hint, Object};
+use millpond_log::manifest::{Lookup, ManifestError, ManifestRoot, ManifestView, RolledRef, SegmentEntry};
+use millpond_log::object_key::ObjectKey;
+use millpond_log::plan::{PlannedRead, ReadPlan, plan_read};
+use millpond_log::segment::{ReadBounds, SegmentError, SegmentIndex};
+use millpond_log::{Batch, Offset, PartitionId};
+use object_store::path::Path;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Segment indexes kept parsed. One is about 20 KiB for a 64 MiB segment, so all of them stay below 20 MiB.
+const INDEXES_KEPT: usize = 1024;
+
+/// How long a read of the object store is waited for where nobody says: longer than any client waits for an answer.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Rolled manifests kept parsed. One is a few KiB.
+const NODES_KEPT: usize = 1024;
+
+/// Reads segments of any partition.
+pub(crate) struct Tiered {
+    cache: Cache,
+    /// Objects up to this size are put into the cache when they are uploaded.
+    warm_bytes_max: u64,
+    indexes: Mutex<Recent<(ObjectKey, u64), Arc<SegmentIndex>>>,
+    nodes: Mutex<Recent<ObjectKey, Bytes>>,
+}
+
+/// Why old data could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TieredError {
+    /// The manifest says so no longer: look at a newer one (rule G4).
+    #[error("the offset has left the manifest")]
+    Gone,
+    /// The object store or the cache.
+    #[error(transparent)]
+    Read { source: CacheError },
+    /// Sound storage, wrong bytes: they are never served (S11, S13).
+    #[error("object `{object}` is damaged")]
+    Segment {
+        object: String,
+        #[source]
+        source: SegmentError,
+    },
+    #[error("rolled manifest `{object}` is damaged")]
+    Manifest {
+        object: String,
+        #[source]
+        source: ManifestError,
+    },
+}
+
+impl Tiered {
+    pub(crate) fn new(cache: Cache, warm_bytes_max: u64) -> Tiered {
+        let (indexes, nodes) = (Mutex::new(Recent::new(INDEXES_KEPT)), Mutex::new(Recent::new(NODES_KEPT)));
+        Tiered { cache, warm_bytes_max, indexes, nodes }
+    }
+
+    /// The cache, for its counters and for warm inserts.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Whole batches from `from` on, the first containing it, at least one even over `bytes_max`.
+    pub(crate) async fn read(
+        &self,
+        manifest: &Arc<ManifestRoot>,
+        from: Offset,
+        bytes_max: usize,
+        scan: bool,
+    ) -> Result<Vec<Batch>, TieredError> {
+        let hint = if scan { Hint::Scan } else { Hint::Normal };
+        let bounds = ReadBounds { from, until: manifest.tiered_end, bytes_max: bytes_max as u64 };
+        let mut view = ManifestView::new(ManifestRoot::clone(manifest));
+        loop {
+            let plan = plan_read(&view, bounds, |entry| self.known_index(entry));
+            match plan {
+                ReadPlan::BelowStart { .. } | ReadPlan::Nothing => return Err(TieredError::Gone),
+                ReadPlan::NeedManifest(rolled) => self.load(&mut view, &rolled).await?,
+                ReadPlan::NeedIndex(entry) => drop(self.index(manifest.partition, &entry).await?),
+                ReadPlan::Fetch { parts, .. } => return self.fetch(&parts, bounds, hint).await,
+            }
+        }
+    }
+
+    async fn fetch(&self, parts: &[PlannedRead], bounds: ReadBounds, hint: Hint) -> Result<Vec<Batch>, TieredError> {
+        let mut batches = Vec::new();
+        for part in parts {
+            if !bounds.take(self.fetch_part(part, hint).await?, &mut batches) {
+                break;
+            }
+        }
+        Ok(batches)
+    }
+
+    /// Bytes that do not check out are read once more from the object store before the read fails (case S9).
+    async fn fetch_part(&self, part: &PlannedRead, hint: Hint) -> Result<Vec<Batch>, TieredError> {
+        let (key, length, range) = (&part.entry.object, part.entry.object_length, part.bytes_in_object());
+        let bytes = self.get(key, length, range.clone(), hint).await?;
+        if let Ok(batches) = part.batches(&bytes) {
+            return Ok(batches);
+        }
+        self.cache.forget(&object(key, length), range.clone());
+        let bytes = self.get(key, length, range, hint).await?;
+        part.batches(&bytes).map_err(|source| damaged(key, source))
+    }
+
+    /// Puts an object that was just uploaded into the cache, in the background.
+    pub(crate) fn warm(&self, key: &ObjectKey, parts: &[Bytes], length: u64) {
+        if length > self.warm_bytes_max {
+            return;
+        }
+        let (cache, object) = (self.cache.clone(), object(key, length));
+        let contents: Bytes = parts.concat().into();
+        // Nobody waits for it: at worst a reader fetches what is not there.
+        tokio::spawn(async move { cache.insert(&object, &contents).await });
+    }
+
+    /// Answers a question to the manifest, loading what it needs.
+    pub(crate) async fn ask<T>(
+        &self,
+        view: &mut ManifestView,
+        question: impl Fn(&ManifestView) -> Lookup<T>,
+    ) -> Result<T, TieredError> {
+        loop {
+            match question(view) {
+                Lookup::Found(answer) => return Ok(answer),
+                Lookup::Need(rolled) => self.load(view, &rolled).await?,
+            }
+        }
+    }
+
+    /// The producer snapshot at the end of a segment (rules P5, T4).
+    pub(crate) async fn producers(&self, partition: PartitionId, entry: &SegmentEntry) -> Result<Bytes, TieredError> {
+        let index = self.index(partition, entry).await?;
+        let range = entry.in_object(&index.producers_bytes());
+        let bytes = self.get(&entry.object, entry.object_length, range, Hint::Scan).await?;
+        index.verify_producers(&bytes).map_err(|source| damaged(&entry.object, source))?;
+        Ok(bytes)
+    }
+
+    /// The index of a segment, read once and kept.
+    pub(crate) async fn index(
+        &self,
+        partition: PartitionId,
+        entry: &SegmentEntry,
+    ) -> Result<Arc<SegmentIndex>, TieredError> {
+        if let Some(index) = self.known_index(entry) {
+            return Ok(index);
+        }
+        let bytes = self.get(&entry.object, entry.object_length, entry.index_bytes(), Hint::Normal).await?;
+        let index = entry.open_index(partition, &bytes).map_err(|source| damaged(&entry.object, source))?;
+        let index = Arc::new(index);
+        lock(&self.indexes).put((entry.object, entry.position), Arc::clone(&index));
+        Ok(index)
+    }
+
+    fn known_index(&self, entry: &SegmentEntry) -> Option<Arc<SegmentIndex>> {
+        lock(&self.indexes).get(&(entry.object, entry.position))
+    }
+
+    async fn load(&self, view: &mut ManifestView, rolled: &RolledRef) -> Result<(), TieredError> {
+        let known = lock(&self.nodes).get(&rolled.object);
+        let bytes = match known {
+            Some(bytes) => bytes,
+            None => {
+                self.get(&rolled.object, u64::from(rolled.length), 0..u64::from(rolled.length), Hint::Normal).await?
+            }
+        };
+        let object = || rolled.object.to_string();
+        view.load(rolled, &bytes).map_err(|source| TieredError::Manifest { object: object(), source })?;
+        lock(&self.nodes).put(rolled.object, bytes);
+        Ok(())
+    }
+
+    async fn get(&self, object: &ObjectKey, length: u64, range: Range<u64>, hint: Hint) -> Result<Bytes, TieredError> {
+        let deadline = tokio::time::Instant::now() + READ_PATIENCE;
+        let read = self.cache.read_whole(&self::object(object, length), range, hint, deadline).await;
+        read.map_err(|source| match source {
+            CacheError::NotFound { path } => {
+                // Rule G4: a reader with an older manifest looks again; with the newest it is S10.
+                tracing::error!(path, "an object of a manifest is not in the object store");
+                TieredError::Gone
+            }
+            source => TieredError::Read { source },
+        })
+    }
+}
+
+fn object(key: &ObjectKey, size: u64) -> Object {
+    Object { path: Path::from(key.to_string()), size }
+}
+
+fn damaged(object: &ObjectKey, source: SegmentError) -> TieredError {
+    TieredError::Segment { object: object.to_string(), source }
+}
+
+/// A panic cannot leave these maps half changed.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The newest `max` values, by key; the oldest inserted leaves first. What is in it is immutable.
+struct Recent<K, V> {
+    values: BTreeMap<K, V>,
+    order: VecDeque<K>,
+    max: usize,
+}
+
+impl<K: Ord + Copy, V: Clone> Recent<K, V> {
+    fn new(max: usize) -> Recent<K, V> {
+        Recent { values: BTreeMap::new(), order: VecDeque::new(), max }
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        self.values.get(key).cloned()
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        if self.values.insert(key, value).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > self.max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.values.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `millpond broker`: one broker of a fleet, by its settings.
+
+use crate::failure::Failure;
+use crate::launch::Launch;
+use crate::logging::LogArgs;
+use crate::settings::{Door, MetadataUrl, Resolved, Settings};
+use millpond_broker::config::{Config, Listener};
+use millpond_log::BrokerId;
+use std::path::PathBuf;
+
+/// Arguments of `broker`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: millpond broker --data-dir /var/lib/millpond --metadata embedded:/var/lib/millpond-metadata \
+    --object-store s3://bucket/prefix\n\nA file has the flags' names as keys, such as `object-store = \"s3://bucket/prefix\"`. \
+    A flag wins over a variable, and that over the file."
+)]
+pub(crate) struct Args {
+    /// Settings in a TOML file
+    #[arg(long, env = "MILLPOND_CONFIG", value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    args.log.begin("info");
+    let file = args.config.as_deref().map_or(Ok(Settings::default()), Settings::read)?;
+    launch(args.settings.or(file).resolve()?).run().await
+}
+
+fn launch(resolved: Resolved) -> Launch {
+    let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
+    let defaults = Config::local(resolved.data_dir);
+    let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
+    let config = Config {
+        // One broker has the first id; more come with replication.
+        id: BrokerId(resolved.id.unwrap_or(0)),
+        rack: resolved.rack,
+        grpc: listener(resolved.grpc),
+        kafka: listener(resolved.kafka),
+        http: Listener { bind: resolved.http, advertise: None },
+        wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
+        cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
+        cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),
+        // Section 8 of the defaults: topics come into being by themselves in `dev` only.
+        auto_create_topics: false,
+        ..defaults
+    };
+    let MetadataUrl::Embedded(metadata) = resolved.metadata;
+    let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];
+    Launch { config, cluster: resolved.cluster, metadata, objects: resolved.object_store, flags }
+}

@@ -1,0 +1,167 @@
+//! `millpond cluster`: the brokers, and how well their partitions are. Asks the cluster, and shows what it says.
+
+use super::status::{self, PartitionState};
+use crate::connection::ConnectionArgs;
+use crate::failure::Failure;
+use crate::output::{self, Format, OutputArgs};
+use crate::units::ByteCount;
+use millpond_sdk::{Admin, ClusterDescription};
+use serde::Serialize;
+
+/// Arguments of `cluster`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: millpond cluster describe --output json")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show brokers, what they lead, and partitions that are not well
+    #[command(after_help = "Example: millpond cluster describe --bootstrap broker-0:7400")]
+    Describe {
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
+}
+
+/// The answer of `cluster describe`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Described {
+    id: String,
+    controller: Option<u32>,
+    brokers: Vec<BrokerState>,
+    topics: usize,
+    partitions: usize,
+    under_replicated: Vec<Place>,
+    offline: Vec<Place>,
+    tail_bytes: u64,
+    tiered_bytes: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct BrokerState {
+    id: u32,
+    rack: Option<String>,
+    grpc: String,
+    kafka: String,
+    http: String,
+    leads: usize,
+    replicas: usize,
+}
+
+/// A partition, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Place {
+    topic: String,
+    partition: u32,
+}
+
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    let Action::Describe { connection, output } = args.action;
+    let admin = Admin::new(&connection.connect().await?);
+    let failed = |error: millpond_sdk::Error| Failure::new(error.to_string());
+    let cluster = admin.describe_cluster().await.map_err(failed)?;
+    let mut topics = Vec::new();
+    for topic in admin.list_topics().await.map_err(failed)? {
+        let partitions = status::partitions(&admin, &topic).await;
+        topics.push((topic.name, partitions));
+    }
+    let described = Described::new(cluster, &topics);
+    match output.output {
+        Format::Json => output::json(&described),
+        Format::Text => output::text(&described.to_text()),
+    }
+}
+
+impl Described {
+    fn new(cluster: ClusterDescription, topics: &[(String, Vec<PartitionState>)]) -> Described {
+        let all = || topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(move |state| (topic, state)));
+        let places = |wanted: fn(&PartitionState) -> bool| {
+            let wanted = all().filter(|(_, state)| wanted(state));
+            wanted.map(|(topic, state)| Place { topic: topic.clone(), partition: state.partition }).collect()
+        };
+        let brokers = cluster.brokers.into_iter().map(|broker| BrokerState {
+            id: broker.id.0,
+            rack: broker.rack,
+            grpc: broker.grpc,
+            kafka: broker.kafka,
+            http: broker.http,
+            leads: all().filter(|(_, state)| state.leader == Some(broker.id.0)).count(),
+            replicas: all().filter(|(_, state)| state.replicas.contains(&broker.id.0)).count(),
+        });
+        Described {
+            id: cluster.id,
+            controller: cluster.controller.map(|id| id.0),
+            brokers: brokers.collect(),
+            topics: topics.len(),
+            partitions: all().count(),
+            under_replicated: places(|state| state.isr.len() < state.replicas.len()),
+            offline: places(|state| state.leader.is_none()),
+            tail_bytes: all().filter_map(|(_, state)| state.tail_bytes).sum(),
+            tiered_bytes: all().filter_map(|(_, state)| state.tiered_bytes).sum(),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let controller = self.controller.map_or("none".to_owned(), |id| id.to_string());
+        let mut text = format!("cluster {}  controller {controller}\n", self.id);
+        text.push_str(&format!(
+            "{} topics, {} partitions; {} in brokers' WALs, {} in object storage\n",
+            self.topics,
+            self.partitions,
+            ByteCount(self.tail_bytes),
+            ByteCount(self.tiered_bytes)
+        ));
+        for (what, places) in [("under-replicated", &self.under_replicated), ("without a leader", &self.offline)] {
+            let names: Vec<String> =
+                places.iter().map(|place| format!("{}:{}", place.topic, place.partition)).collect();
+            text.push_str(&format!("{what}: {}\n", if names.is_empty() { "none".to_owned() } else { names.join(" ") }));
+        }
+        let row = |broker: &BrokerState| {
+            let rack = broker.rack.clone().unwrap_or_else(|| "-".to_owned());
+            let (leads, replicas) = (broker.leads.to_string(), broker.replicas.to_string());
+            let addresses = [broker.grpc.clone(), broker.kafka.clone(), broker.http.clone()];
+            [broker.id.to_string(), rack].into_iter().chain(addresses).chain([leads, replicas]).collect()
+        };
+        let heading = ["BROKER", "RACK", "GRPC", "KAFKA", "HTTP", "LEADS", "REPLICAS"];
+        text + &output::table(&heading, &self.brokers.iter().map(row).collect::<Vec<Vec<String>>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schemas;
+    use millpond_sdk::{BrokerDescription, BrokerId};
+
+    fn described() -> Described {
+        let address = |port: u16| format!("127.0.0.1:{port}");
+        let broker = BrokerDescription {
+            id: BrokerId(0),
+            rack: None,
+            grpc: address(7400),
+            kafka: address(9092),
+            http: address(7480),
+        };
+        let cluster = ClusterDescription { id: "c".to_owned(), controller: Some(BrokerId(0)), brokers: vec![broker] };
+        Described::new(cluster, &[("t".to_owned(), vec![PartitionState::example(), PartitionState::unknown(3)])])
+    }
+
+    #[test]
+    fn partitions_that_are_not_well_are_named() {
+        let place = |partition| Place { topic: "t".to_owned(), partition };
+        let described = described();
+        assert_eq!(described.under_replicated, [place(1), place(3)]);
+        assert_eq!(described.offline, [place(3)]);
+        assert_eq!((described.brokers[0].leads, described.brokers[0].replicas), (1, 2));
+    }
+
+    #[test]
+    fn json_has_the_promised_fields() {
+        schemas::check("cluster-describe", &described());
+    }
+}

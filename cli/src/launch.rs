@@ -1,0 +1,82 @@
+//! Runs one broker in this process: makes what it is given, says when it is ready, and asks it to end when the process is asked
+//! to. What a broker does is the broker's.
+
+use crate::failure::{Doing, Failure};
+use crate::ports;
+use crate::signals::Shutdown;
+use crate::{output, store};
+use millpond_broker::api::BrokerDescription;
+use millpond_broker::wal::disk::RealDisk;
+use millpond_broker::{Components, Config, StartError};
+use millpond_metadata::clock::SystemClock;
+use millpond_metadata::embedded::Embedded;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// One broker to run.
+pub(crate) struct Launch {
+    pub(crate) config: Config,
+    pub(crate) cluster: String,
+    /// Folder of the embedded metadata.
+    pub(crate) metadata: PathBuf,
+    /// URL of the object store.
+    pub(crate) objects: String,
+    /// Flags that set the ports of the three doors, to be named when one is taken.
+    pub(crate) flags: [&'static str; 3],
+}
+
+impl Launch {
+    /// Runs the broker until the process is asked to end. Prints the ready line once it serves.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let mut shutdown = Shutdown::listen()?;
+        let opened = format!("cannot open the metadata in `{}`", self.metadata.display());
+        let metadata = Arc::new(Embedded::open(&self.metadata, Arc::new(SystemClock::start())).doing(opened)?);
+        let components = Components {
+            metadata: Arc::clone(&metadata) as Arc<_>,
+            cluster: self.cluster,
+            objects: store::open(&self.objects)?,
+            disk: Arc::new(RealDisk),
+        };
+        let stop = CancellationToken::new();
+        let started = millpond_broker::start(self.config, components, stop.clone());
+        let running = tokio::select! {
+            () = shutdown.asked() => return Ok(()),
+            started = started => started.map_err(|error| explain(error, self.flags))?,
+        };
+        output::text(&ready(&running.addresses))?;
+        let mut ended = std::pin::pin!(running.ended());
+        tokio::select! {
+            () = shutdown.asked() => stop.cancel(),
+            ended = &mut ended => return ended.doing("the broker ended"),
+        }
+        tokio::select! {
+            () = shutdown.asked() => return Err(Failure::new("asked twice to end: did not wait for the broker")),
+            ended = ended => ended.doing("the broker did not end well")?,
+        }
+        metadata.close().await.doing("cannot close the metadata")
+    }
+}
+
+/// Says what to do about a broker that does not start.
+fn explain(error: StartError, flags: [&str; 3]) -> Failure {
+    let StartError::Listen { door, address, source } = &error else {
+        return Failure::new(format!("cannot start the broker: {error}"));
+    };
+    let [grpc, kafka, http] = flags;
+    let flag = match *door {
+        "gRPC" => grpc,
+        "Kafka" => kafka,
+        _ => http,
+    };
+    match source.kind() {
+        ErrorKind::AddrInUse => Failure::new(ports::taken(*address, flag)),
+        _ => Failure::new(format!("{error}; give another address with {flag}")),
+    }
+}
+
+/// `ready broker=0 grpc=127.0.0.1:7400 kafka=127.0.0.1:9092 http=127.0.0.1:7480`: scripts wait for it.
+fn ready(broker: &BrokerDescription) -> String {
+    format!("ready broker={} grpc={} kafka={} http={}", broker.id, broker.grpc, broker.kafka, broker.http)
+}

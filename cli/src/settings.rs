@@ -1,0 +1,331 @@
+//! Settings of a broker: read from flags, variables and a file, in that order of precedence, and checked before anything starts.
+//! Opens nothing but the file.
+
+use crate::failure::{Doing, Failure};
+use crate::units::ByteCount;
+use serde::Deserialize;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// What the operator said; all of it may be left out. The file's keys are the flags' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    /// Number of the broker in the cluster, or `auto`: allocated once and kept in the data directory [default: auto]
+    #[arg(long, env = "MILLPOND_ID", value_name = "N|auto")]
+    #[serde(deserialize_with = "id_from_file")]
+    pub(crate) id: Option<String>,
+    /// Where the broker stands; replicas are spread over racks
+    #[arg(long, env = "MILLPOND_RACK", value_name = "NAME")]
+    pub(crate) rack: Option<String>,
+    /// Name of the cluster [default: millpond]
+    #[arg(long, env = "MILLPOND_CLUSTER", value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+    /// Folder of the WAL and the disk cache, owned by this broker alone
+    #[arg(long, env = "MILLPOND_DATA_DIR", value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Where the cluster's facts are kept: embedded:DIR
+    #[arg(long, env = "MILLPOND_METADATA", value_name = "URL")]
+    pub(crate) metadata: Option<String>,
+    /// Where segments are kept: s3://bucket/prefix, gs://, az://, file:///dir or memory://
+    #[arg(long, env = "MILLPOND_OBJECT_STORE", value_name = "URL")]
+    pub(crate) object_store: Option<String>,
+    /// Address of the gRPC door [default: 127.0.0.1:7400]
+    #[arg(long, env = "MILLPOND_GRPC_LISTEN", value_name = "IP:PORT")]
+    pub(crate) grpc_listen: Option<SocketAddr>,
+    /// What clients are told to connect to [default: the address it listens on]
+    #[arg(long, env = "MILLPOND_GRPC_ADVERTISE", value_name = "HOST:PORT")]
+    pub(crate) grpc_advertise: Option<String>,
+    /// Address of the Kafka door [default: 127.0.0.1:9092]
+    #[arg(long, env = "MILLPOND_KAFKA_LISTEN", value_name = "IP:PORT")]
+    pub(crate) kafka_listen: Option<SocketAddr>,
+    /// What Kafka clients are told to connect to [default: the address it listens on]
+    #[arg(long, env = "MILLPOND_KAFKA_ADVERTISE", value_name = "HOST:PORT")]
+    pub(crate) kafka_advertise: Option<String>,
+    /// Address for health checks and metrics [default: 127.0.0.1:7480]
+    #[arg(long, env = "MILLPOND_HTTP_LISTEN", value_name = "IP:PORT")]
+    pub(crate) http_listen: Option<SocketAddr>,
+    /// Memory for pages read from the object store [default: the broker's]
+    #[arg(long, env = "MILLPOND_CACHE_MEMORY", value_name = "SIZE")]
+    pub(crate) cache_memory: Option<ByteCount>,
+    /// Disk for pages read from the object store [default: the broker's]
+    #[arg(long, env = "MILLPOND_CACHE_DISK", value_name = "SIZE")]
+    pub(crate) cache_disk: Option<ByteCount>,
+    /// Disk for the WAL [default: the broker's]
+    #[arg(long, env = "MILLPOND_WAL_BYTES", value_name = "SIZE")]
+    pub(crate) wal_bytes: Option<ByteCount>,
+    /// Listen without TLS and passwords on an address that others can reach
+    #[arg(long, env = "MILLPOND_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) insecure: Option<bool>,
+}
+
+/// A number or a text.
+fn id_from_file<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u32),
+        Text(String),
+    }
+    Ok(Some(match Written::deserialize(deserializer)? {
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    }))
+}
+
+/// Where the metadata are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MetadataUrl {
+    /// A store of this broker's own, in a folder.
+    Embedded(PathBuf),
+}
+
+/// Settings with nothing left open, except sizes, whose defaults are the broker's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// `None` is `auto`.
+    pub(crate) id: Option<u32>,
+    pub(crate) rack: Option<String>,
+    pub(crate) cluster: String,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) metadata: MetadataUrl,
+    pub(crate) object_store: String,
+    pub(crate) grpc: Door,
+    pub(crate) kafka: Door,
+    pub(crate) http: SocketAddr,
+    pub(crate) cache_memory: Option<ByteCount>,
+    pub(crate) cache_disk: Option<ByteCount>,
+    pub(crate) wal_bytes: Option<ByteCount>,
+}
+
+/// Where a door listens, and what its clients are told; `None` is the address it listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Door {
+    pub(crate) listen: SocketAddr,
+    pub(crate) advertise: Option<String>,
+}
+
+impl Settings {
+    /// Reads a TOML file. `_` in a key is as good as `-`.
+    pub(crate) fn read(path: &Path) -> Result<Settings, Failure> {
+        let text = std::fs::read_to_string(path).doing(format!("cannot read the settings in `{}`", path.display()))?;
+        Settings::parse(&text).map_err(|error| Failure::usage(format!("`{}`: {error}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        let table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut keys = toml::Table::new();
+        for (key, value) in table {
+            if let Some(twice) = keys.insert(key.replace('_', "-"), value) {
+                return Err(format!("`{key}` is set twice, also to {twice}"));
+            }
+        }
+        keys.try_into().map_err(|error| error.to_string())
+    }
+
+    /// What `self` says, and where it says nothing, `other`.
+    pub(crate) fn or(self, other: Settings) -> Settings {
+        Settings {
+            id: self.id.or(other.id),
+            rack: self.rack.or(other.rack),
+            cluster: self.cluster.or(other.cluster),
+            data_dir: self.data_dir.or(other.data_dir),
+            metadata: self.metadata.or(other.metadata),
+            object_store: self.object_store.or(other.object_store),
+            grpc_listen: self.grpc_listen.or(other.grpc_listen),
+            grpc_advertise: self.grpc_advertise.or(other.grpc_advertise),
+            kafka_listen: self.kafka_listen.or(other.kafka_listen),
+            kafka_advertise: self.kafka_advertise.or(other.kafka_advertise),
+            http_listen: self.http_listen.or(other.http_listen),
+            cache_memory: self.cache_memory.or(other.cache_memory),
+            cache_disk: self.cache_disk.or(other.cache_disk),
+            wal_bytes: self.wal_bytes.or(other.wal_bytes),
+            insecure: self.insecure.or(other.insecure),
+        }
+    }
+
+    /// Fills in the defaults and refuses what cannot work.
+    pub(crate) fn resolve(self) -> Result<Resolved, Failure> {
+        let insecure = self.insecure.unwrap_or(false);
+        let grpc = door("grpc", self.grpc_listen, GRPC_PORT, self.grpc_advertise, insecure)?;
+        let kafka = door("kafka", self.kafka_listen, KAFKA_PORT, self.kafka_advertise, insecure)?;
+        let http = self.http_listen.unwrap_or(loopback(HTTP_PORT));
+        Ok(Resolved {
+            id: self.id.as_deref().map_or(Ok(None), id)?,
+            rack: self.rack,
+            cluster: self.cluster.unwrap_or_else(|| "millpond".to_owned()),
+            data_dir: self.data_dir.ok_or_else(|| missing("data-dir", "the folder of its WAL"))?,
+            metadata: metadata(&self.metadata.ok_or_else(|| missing("metadata", "embedded:DIR"))?)?,
+            object_store: object_store(
+                self.object_store.ok_or_else(|| missing("object-store", "for example s3://bucket/prefix"))?,
+            )?,
+            grpc,
+            kafka,
+            http,
+            cache_memory: self.cache_memory,
+            cache_disk: self.cache_disk,
+            wal_bytes: self.wal_bytes,
+        })
+    }
+}
+
+/// Port of the gRPC door unless told otherwise.
+pub(crate) const GRPC_PORT: u16 = 7400;
+/// Port of the Kafka door unless told otherwise: Kafka's own.
+pub(crate) const KAFKA_PORT: u16 = 9092;
+/// Port of the HTTP door unless told otherwise.
+pub(crate) const HTTP_PORT: u16 = 7480;
+
+/// An address that only this machine reaches.
+pub(crate) fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn missing(flag: &str, what: &str) -> Failure {
+    let variable = flag.replace('-', "_").to_uppercase();
+    Failure::usage(format!("a broker needs --{flag} ({what}), MILLPOND_{variable}, or `{flag}` in its file"))
+}
+
+fn id(text: &str) -> Result<Option<u32>, Failure> {
+    match text {
+        "auto" => Ok(None),
+        // Kafka's clients know node ids as 31 bits.
+        _ => text.parse().ok().filter(|id| i32::try_from(*id).is_ok()).map(Some).ok_or_else(|| {
+            Failure::usage(format!("`{text}` is no broker id; give a number below 2147483648, or auto"))
+        }),
+    }
+}
+
+fn door(
+    name: &str,
+    listen: Option<SocketAddr>,
+    port: u16,
+    advertise: Option<String>,
+    insecure: bool,
+) -> Result<Door, Failure> {
+    let listen = listen.unwrap_or(loopback(port));
+    if !listen.ip().is_loopback() && !insecure {
+        return Err(Failure::usage(format!(
+            "--{name}-listen {listen} can be reached by others, without TLS or password; say --insecure if that is meant"
+        )));
+    }
+    if listen.ip().is_unspecified() && advertise.is_none() {
+        let any = match listen.ip() {
+            IpAddr::V4(_) => "0.0.0.0",
+            IpAddr::V6(_) => "[::]",
+        };
+        return Err(Failure::usage(format!(
+            "--{name}-listen {listen}: clients cannot connect to {any}; give --{name}-advertise HOST:PORT"
+        )));
+    }
+    let valid = |text: &String| {
+        text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    };
+    match advertise.as_ref().filter(|text| !valid(text)) {
+        Some(wrong) => Err(Failure::usage(format!("--{name}-advertise `{wrong}` is not HOST:PORT"))),
+        None => Ok(Door { listen, advertise }),
+    }
+}
+
+fn metadata(url: &str) -> Result<MetadataUrl, Failure> {
+    if let Some(folder) = url.strip_prefix("embedded:").filter(|folder| !folder.is_empty()) {
+        return Ok(MetadataUrl::Embedded(folder.into()));
+    }
+    Err(Failure::usage(match url.starts_with("etcd://") {
+        true => "this version keeps metadata only embedded; give --metadata embedded:DIR".to_owned(),
+        false => format!("--metadata `{url}` is not embedded:DIR"),
+    }))
+}
+
+fn object_store(url: String) -> Result<String, Failure> {
+    if ["s3://", "gs://", "az://", "file:///", "memory://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Ok(url);
+    }
+    Err(Failure::usage(format!("--object-store `{url}` is none of s3://, gs://, az://, file:///DIR and memory://")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn least() -> Settings {
+        Settings {
+            data_dir: Some("/d".into()),
+            metadata: Some("embedded:/m".to_owned()),
+            object_store: Some("memory://".to_owned()),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn defaults_fill_what_nobody_said() {
+        let resolved = least().resolve().expect("the least is enough");
+        assert_eq!(resolved.id, None);
+        assert_eq!(resolved.cluster, "millpond");
+        assert_eq!(resolved.metadata, MetadataUrl::Embedded("/m".into()));
+        assert_eq!(resolved.grpc, Door { listen: loopback(7400), advertise: None });
+        assert_eq!((resolved.kafka.listen, resolved.http), (loopback(9092), loopback(7480)));
+    }
+
+    #[test]
+    fn file_is_read_and_flags_win() {
+        let file =
+            "id = 3\ndata_dir = '/file'\ncache-memory = '64MiB'\nwal-bytes = 1024\ngrpc-listen = '127.0.0.1:1'\n";
+        let file = Settings::parse(file).expect("the file is valid");
+        let flags = Settings { data_dir: Some("/flag".into()), ..Settings::default() };
+        let both = flags.or(file);
+        assert_eq!(both.data_dir, Some("/flag".into()));
+        assert_eq!(both.id.as_deref(), Some("3"));
+        assert_eq!((both.cache_memory, both.wal_bytes), (Some(ByteCount(64 << 20)), Some(ByteCount(1024))));
+        assert_eq!(both.grpc_listen, Some(loopback(1)));
+    }
+
+    #[test]
+    fn file_mistakes_are_refused() {
+        for (file, part) in [
+            ("data-dri = '/x'", "data-dri"),
+            ("data-dir = '/x'\ndata_dir = '/y'", "twice"),
+            ("cache-memory = '64 bananas'", "64 bananas"),
+            ("grpc-listen = 'localhost'", "grpc-listen"),
+            ("id = -1", "id"),
+            ("= 1", "TOML"),
+        ] {
+            let error = Settings::parse(file).expect_err(file);
+            assert!(error.contains(part), "{file}: {error}");
+        }
+    }
+
+    #[test]
+    fn failures_name_the_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("broker.toml");
+        let failure = |path: &Path| Settings::read(path).expect_err("the file is bad").to_string();
+        assert!(failure(&path).contains("broker.toml"));
+        std::fs::write(&path, "rack = 7").expect("the folder can be written");
+        let failure = failure(&path);
+        assert!(failure.contains("broker.toml") && failure.contains("rack") && !failure.contains('\n'), "{failure}");
+        std::fs::write(&path, "rack = 'a'").expect("the folder can be written");
+        assert_eq!(Settings::read(&path).expect("the file is good").rack.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        let check = |change: fn(&mut Settings), part: &str| {
+            let mut settings = least();
+            change(&mut settings);
+            let failure = settings.resolve().expect_err(part);
+            assert!(failure.to_string().contains(part), "{failure}");
+        };
+        check(|settings| settings.data_dir = None, "MILLPOND_DATA_DIR");
+        check(|settings| settings.metadata = Some("etcd://h:2379".to_owned()), "embedded");
+        check(|settings| settings.metadata = Some("embedded:".to_owned()), "not embedded:DIR");
+        check(|settings| settings.object_store = Some("/tmp/x".to_owned()), "file:///DIR");
+        check(|settings| settings.id = Some("2147483648".to_owned()), "no broker id");
+        check(|settings| settings.grpc_listen = Some(SocketAddr::from(([10, 0, 0, 1], 1))), "--insecure");
+        check(
+            |settings| (settings.kafka_listen, settings.insecure) = (Some(SocketAddr::from(([0; 4], 1))), Some(true)),
+            "--kafka-advertise",
+        );
+        check(|settings| settings.grpc_advertise = Some("host".to_owned()), "not HOST:PORT");
+    }
+}

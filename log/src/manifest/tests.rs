@@ -1,0 +1,694 @@
+//! The manifest against a plain list of segments, and against every damage to its bytes.
+
+use super::roll::RollLimits;
+use super::*;
+use crate::epochs::EpochStart;
+use crate::ids::{BrokerId, Incarnation, TimestampMs, TopicId};
+use crate::object_key::{BundleObject, GcEpoch, ObjectKey, PartitionObject};
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PARTITION: PartitionId = PartitionId { topic: TopicId(0x1234_5678_9abc_def0_1122_3344_5566_7788), index: 3 };
+
+/// So small that a few dozen segments make several levels.
+const TINY: RollLimits = RollLimits { inline_bytes_max: 320, inline_bytes_kept: 170, fanout: 3 };
+
+/// A partition's manifest, the bucket it rolls into, and the plain list that says what is right.
+struct Model {
+    view: ManifestView,
+    bucket: BTreeMap<ObjectKey, Bytes>,
+    /// Every segment ever appended or swapped in, in order of offset.
+    all: Vec<SegmentEntry>,
+    /// What moves of the log start have dropped so far.
+    dropped: BTreeSet<ObjectKey>,
+    limits: RollLimits,
+    names: u128,
+    epoch: LeaderEpoch,
+    clock: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Appended {
+    offsets: u64,
+    records: u64,
+    size: u64,
+    timestamp: i64,
+    waited_ms: i64,
+    epochs: u32,
+    bundled: bool,
+}
+
+impl Model {
+    fn new(limits: RollLimits) -> Model {
+        let view = ManifestView::new(ManifestRoot::new(PARTITION));
+        Model {
+            view,
+            bucket: BTreeMap::new(),
+            all: Vec::new(),
+            dropped: BTreeSet::new(),
+            limits,
+            names: 0,
+            epoch: LeaderEpoch(0),
+            clock: 1_000,
+        }
+    }
+
+    fn random(&mut self) -> u128 {
+        self.names += 1;
+        self.names << 64 | 0xfeed
+    }
+
+    fn entry(&mut self, appended: Appended) -> SegmentEntry {
+        let base = self.view.root().tiered_end;
+        let end = base.plus(appended.offsets);
+        let random = self.random();
+        // As many epochs as were asked for, but each has at least one record.
+        let first_epoch = self.epoch.0.max(1);
+        let epochs: Vec<EpochStart> = (0..u64::from(appended.epochs).min(appended.offsets - 1) + 1)
+            .map(|nth| EpochStart { epoch: LeaderEpoch(first_epoch + nth as u32), start: base.plus(nth) })
+            .collect();
+        self.epoch = epochs[epochs.len() - 1].epoch;
+        self.clock += appended.waited_ms;
+        let gc_epoch = GcEpoch(7);
+        let object = if appended.bundled {
+            ObjectKey::Bundle(BundleObject { broker: BrokerId(1), incarnation: Incarnation(99), gc_epoch, random })
+        } else {
+            ObjectKey::Segment(PartitionObject { partition: PARTITION, gc_epoch, epoch: self.epoch, base, random })
+        };
+        SegmentEntry {
+            base,
+            end,
+            object,
+            object_length: appended.size + if appended.bundled { 1_000 } else { 0 },
+            position: if appended.bundled { 500 } else { 0 },
+            length: appended.size,
+            index_length: 60,
+            crc: random as u32 ^ 0x5a5a,
+            index_crc: 17,
+            record_count: appended.records,
+            max_timestamp: TimestampMs(appended.timestamp),
+            max_append_time: TimestampMs(self.clock),
+            epochs,
+            open: None,
+        }
+    }
+
+    /// Commits a root as a leader would: objects first, then the encoded root (rule T6).
+    fn commit(&mut self, root: ManifestRoot) {
+        let mut names = self.names;
+        let plan = root.roll_within(self.limits, GcEpoch(7), || {
+            names += 1;
+            names << 64 | 0xfeed
+        });
+        self.names = names;
+        let root = match plan {
+            Some(plan) => {
+                for object in plan.objects {
+                    assert!(
+                        self.bucket.insert(object.object, object.bytes).is_none(),
+                        "rule T2: names are never reused"
+                    );
+                }
+                plan.root
+            }
+            None => root,
+        };
+        let stored = root.encode();
+        assert_eq!(ManifestRoot::decode(&stored), Ok(root.clone()));
+        assert_eq!(ManifestRoot::decode(&stored).expect("just checked").encode(), stored);
+        assert!(self.view.update(root));
+    }
+
+    fn append(&mut self, appended: Appended) {
+        let entry = self.entry(appended);
+        self.all.push(entry.clone());
+        let root = self.view.root().append(entry, self.epoch);
+        self.commit(root);
+    }
+
+    /// What may be asked for at `log_start`, by the plain list.
+    fn live(&self) -> Vec<&SegmentEntry> {
+        let root = self.view.root();
+        self.all.iter().filter(|entry| entry.end > root.log_start).collect()
+    }
+}
+
+/// Asks until nothing is missing, loading from the bucket.
+fn ask<T, F>(view: &mut ManifestView, bucket: &BTreeMap<ObjectKey, Bytes>, question: F) -> T
+where
+    F: Fn(&ManifestView) -> Lookup<T>,
+{
+    loop {
+        match question(view) {
+            Lookup::Found(answer) => return answer,
+            Lookup::Need(rolled) => view.load(&rolled, &bucket[&rolled.object]).expect("what was rolled can be loaded"),
+        }
+    }
+}
+
+fn cloned(lookup: Lookup<Option<&SegmentEntry>>) -> Lookup<Option<SegmentEntry>> {
+    match lookup {
+        Lookup::Found(found) => Lookup::Found(found.cloned()),
+        Lookup::Need(rolled) => Lookup::Need(rolled),
+    }
+}
+
+impl Model {
+    fn check_find(&mut self, offset: Offset) {
+        let expected = self.live().into_iter().find(|entry| entry.base <= offset && offset < entry.end).cloned();
+        if offset >= self.view.root().log_start {
+            let found = ask(&mut self.view, &self.bucket, |view| cloned(view.find(offset)));
+            assert_eq!(found, expected, "find {offset}");
+        }
+    }
+
+    fn check_times(&mut self, timestamp: TimestampMs, from: Offset) {
+        let from = from.max(self.view.root().log_start);
+        let expected =
+            self.live().into_iter().find(|entry| entry.end > from && entry.max_timestamp >= timestamp).cloned();
+        let found = ask(&mut self.view, &self.bucket, |view| cloned(view.find_time(timestamp, from)));
+        assert_eq!(found, expected, "find {timestamp} from {from}");
+
+        let whole: Vec<_> = self.live().into_iter().filter(|entry| entry.base >= from).cloned().collect();
+        let largest = whole.iter().map(|entry| entry.max_timestamp).max();
+        let expected = whole.into_iter().find(|entry| Some(entry.max_timestamp) == largest);
+        let found = ask(&mut self.view, &self.bucket, |view| cloned(view.find_max_timestamp(from)));
+        assert_eq!(found, expected, "largest timestamp from {from}");
+    }
+
+    fn check_retention(&mut self, retention: Retention, now: TimestampMs, tail_size: u64) {
+        let root = self.view.root();
+        let mut expected = root.log_start;
+        // Oldest first, as Kafka's cleaner goes: by age, then by size.
+        let live: Vec<SegmentEntry> = self.live().into_iter().cloned().collect();
+        if let Some(age_ms_max) = retention.age_ms_max {
+            for entry in &live {
+                if now.0 - entry.max_append_time.0 <= age_ms_max {
+                    break;
+                }
+                expected = expected.max(entry.end);
+            }
+        }
+        if let Some(size_max) = retention.size_max {
+            let mut newer: u64 = live.iter().map(|entry| entry.length).sum::<u64>() + tail_size;
+            for entry in &live {
+                newer -= entry.length;
+                if newer < size_max {
+                    break;
+                }
+                expected = expected.max(entry.end);
+            }
+        }
+        let found = ask(&mut self.view, &self.bucket, |view| view.retention_start(retention, now, tail_size));
+        assert_eq!(found, expected, "{retention:?} at {now} with a tail of {tail_size}");
+    }
+
+    fn check_epochs(&mut self) {
+        let log_start = self.view.root().log_start;
+        let mut expected = LeaderEpochsByHand::default();
+        for entry in self.live() {
+            entry.epochs.iter().for_each(|&at| expected.note(at, log_start));
+        }
+        let found = ask(&mut self.view, &self.bucket, ManifestView::epochs);
+        assert_eq!(found, expected.0);
+    }
+
+    /// Rules G2, P5: the live segments and the newest are referenced, and nothing else that ever was a segment.
+    fn check_references(&mut self) {
+        let root = self.view.root().clone();
+        let references = ask(&mut self.view, &self.bucket, ManifestView::references);
+        for entry in &self.all {
+            let live = entry.end > root.log_start || entry.end == root.tiered_end;
+            assert_eq!(references.contains(&entry.object), live, "[{}, {})", entry.base, entry.end);
+        }
+        let manifests = references.iter().filter(|object| matches!(object, ObjectKey::Manifest(_)));
+        assert!(manifests.clone().all(|object| self.bucket.contains_key(object)), "S10: referenced objects exist");
+    }
+
+    /// Moves the log start and checks that what the move drops is what was referenced before and is not any more.
+    fn advance(&mut self, to: Offset) {
+        let before = ask(&mut self.view, &self.bucket, ManifestView::references);
+        let dropped = ask(&mut self.view, &self.bucket, |view| view.dropped_by(to));
+        let root = self.view.root().advance_log_start(to, self.epoch);
+        self.commit(root);
+        let after = ask(&mut self.view, &self.bucket, ManifestView::references);
+        let mut named: BTreeSet<ObjectKey> = dropped.segments.iter().map(|entry| entry.object).collect();
+        named.extend(dropped.manifests.iter().map(|rolled| rolled.object));
+        assert_eq!(named.len(), dropped.segments.len() + dropped.manifests.len(), "nothing is named twice");
+        assert!(named.is_disjoint(&after), "rule G2: what is dropped is referenced no more");
+        let gone: BTreeSet<ObjectKey> = before.difference(&after).copied().collect();
+        assert!(gone.is_subset(&named), "all that is referenced no more is dropped");
+        let again: BTreeSet<ObjectKey> = named.intersection(&self.dropped).copied().collect();
+        assert!(again.is_empty(), "what an earlier move dropped is named again: {again:?}");
+        self.dropped.extend(named);
+    }
+}
+
+/// The epochs of a list of segments, the plain way.
+#[derive(Default)]
+struct LeaderEpochsByHand(Vec<EpochStart>);
+
+impl LeaderEpochsByHand {
+    fn note(&mut self, at: EpochStart, log_start: Offset) {
+        let at = EpochStart { start: at.start.max(log_start), ..at };
+        if self.0.last().is_some_and(|last| last.epoch == at.epoch) {
+            return;
+        }
+        if self.0.last().is_some_and(|last| last.start == at.start) {
+            self.0.pop();
+        }
+        self.0.push(at);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(Appended),
+    /// By so many offsets past `log_start`, even past `tiered_end` (rule C1).
+    AdvanceLogStart(u64),
+    Retain(Retention, i64, u64),
+    /// Merges two neighbours in the root.
+    Merge(usize),
+    Forget,
+}
+
+fn appended() -> impl Strategy<Value = Appended> {
+    let timestamp = prop_oneof![8 => 0i64..500, 1 => Just(-1), 1 => any::<i64>()];
+    (1u64..40, 0u64..40, 60u64..5_000, timestamp, 0i64..50, 0u32..3, any::<bool>()).prop_map(
+        |(offsets, records, size, timestamp, waited_ms, epochs, bundled)| Appended {
+            offsets,
+            records,
+            size,
+            timestamp,
+            waited_ms,
+            epochs: epochs.saturating_sub(1),
+            bundled,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let retention = (proptest::option::of(0i64..2_000), proptest::option::of(0u64..100_000))
+        .prop_map(|(age_ms_max, size_max)| Retention { age_ms_max, size_max });
+    prop_oneof![
+        12 => appended().prop_map(Step::Append),
+        1 => (0u64..60).prop_map(Step::AdvanceLogStart),
+        2 => (retention, 0i64..100, 0u64..10_000).prop_map(|(r, later, tail)| Step::Retain(r, later, tail)),
+        1 => any::<prop::sample::Index>().prop_map(|at| Step::Merge(at.index(16))),
+        1 => Just(Step::Forget),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn manifest_answers_as_a_plain_list_would(
+        steps in prop::collection::vec(step(), 1..120),
+        offset in 0u64..3_000,
+        timestamp in 0i64..600,
+    ) {
+        let mut model = Model::new(TINY);
+        for (nth, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Append(appended) => model.append(appended),
+                Step::AdvanceLogStart(by) => model.advance(model.view.root().log_start.plus(by)),
+                Step::Retain(retention, later, tail_size) => {
+                    let now = TimestampMs(model.clock + later);
+                    model.check_retention(retention, now, tail_size);
+                }
+                Step::Merge(at) => merge(&mut model, at),
+                Step::Forget => model.view.unload(),
+            }
+            let end = model.view.root().tiered_end.0 + 2;
+            model.check_find(Offset((offset * (nth as u64 + 1)) % end));
+            model.check_times(TimestampMs(timestamp), Offset(offset % end));
+        }
+        for offset in 0..model.view.root().tiered_end.0 + 2 {
+            model.check_find(Offset(offset));
+        }
+        model.check_epochs();
+        model.check_references();
+    }
+}
+
+/// Replaces two neighbours of the root's own entries by one, as the merging of small segments does.
+fn merge(model: &mut Model, at: usize) {
+    let root = model.view.root().clone();
+    let Some(inputs) = root.entries().get(at..at + 2) else { return };
+    let random = model.random();
+    let (older, newer) = (&inputs[0], &inputs[1]);
+    let mut epochs = older.epochs.clone();
+    epochs.extend(newer.epochs.iter().filter(|at| Some(at.epoch) != older.epochs.last().map(|last| last.epoch)));
+    let object = ObjectKey::Segment(PartitionObject {
+        partition: PARTITION,
+        gc_epoch: GcEpoch(8),
+        epoch: model.epoch,
+        base: older.base,
+        random,
+    });
+    let merged = SegmentEntry {
+        end: newer.end,
+        object,
+        object_length: older.length + newer.length,
+        position: 0,
+        length: older.length + newer.length,
+        record_count: older.record_count + newer.record_count,
+        max_timestamp: older.max_timestamp.max(newer.max_timestamp),
+        max_append_time: newer.max_append_time,
+        epochs,
+        ..older.clone()
+    };
+    let swapped = root.swap_entries(inputs, vec![merged.clone()], model.epoch).expect("the inputs are there");
+    let stale = root.swap_entries(std::slice::from_ref(&merged), vec![merged.clone()], model.epoch);
+    assert_eq!(stale, Err(SwapConflict), "rule C3: inputs that are not there are refused");
+    let first = model.all.iter().position(|entry| entry == older).expect("the list has what the root has");
+    model.all.splice(first..first + 2, [merged]);
+    model.commit(swapped);
+}
+
+fn hourly(nth: u64) -> Appended {
+    Appended {
+        offsets: 1_000_000,
+        records: 1_000_000,
+        size: 64 << 20,
+        timestamp: 1_700_000_000_000 + nth as i64 * 3_600_000,
+        waited_ms: 3_600_000,
+        epochs: u32::from(nth.is_multiple_of(500)),
+        bundled: false,
+    }
+}
+
+/// Rules Z5, K8: the root stays small whatever the history, and finding anything in it takes few reads.
+#[test]
+fn ten_years_of_hourly_segments_stay_below_8_kib() {
+    let mut root = ManifestRoot::new(PARTITION);
+    let mut model = Model::new(TINY);
+    model.clock = 1_700_000_000_000;
+    let (mut largest, mut manifest_bytes) = (0, 0u64);
+    let hours = 10 * 365 * 24;
+    let mut names = 0;
+    for nth in 0..hours {
+        let entry = model.entry(hourly(nth));
+        root = root.append(entry, model.epoch);
+        if let Some(plan) = root.roll(GcEpoch(1_000_000), || {
+            names += 1;
+            u128::MAX - names
+        }) {
+            largest = largest.max(root.encode().len());
+            for object in plan.objects {
+                manifest_bytes += object.bytes.len() as u64;
+                assert!(object.bytes.len() < 8 << 10, "a rolled manifest is small");
+                model.bucket.insert(object.object, object.bytes);
+            }
+            root = plan.root;
+        }
+        // Where the next segment begins, without the cost of a full view.
+        model.view = ManifestView::new(ManifestRoot { tiered_end: root.tiered_end, ..ManifestRoot::new(PARTITION) });
+    }
+    assert!(largest > INLINE_BYTES_MAX, "the largest root was measured before it was rolled");
+    assert!(largest < 8 << 10, "a root of {largest} bytes");
+    assert!(manifest_bytes < 16 << 20, "{manifest_bytes} bytes of manifests");
+    assert_eq!(ManifestRoot::decode(&root.encode()), Ok(root.clone()));
+
+    let mut view = ManifestView::new(root);
+    for nth in (0..hours).step_by(997) {
+        view.unload();
+        let offset = Offset(nth * 1_000_000 + 5);
+        let mut reads = 0;
+        let found = loop {
+            match cloned(view.find(offset)) {
+                Lookup::Found(found) => break found,
+                Lookup::Need(rolled) => {
+                    reads += 1;
+                    view.load(&rolled, &model.bucket[&rolled.object]).expect("what was rolled can be loaded");
+                }
+            }
+        };
+        assert_eq!(found.map(|entry| entry.base), Some(Offset(nth * 1_000_000)));
+        assert!(reads <= 3, "{reads} reads of manifests for hour {nth}");
+    }
+    let epochs = ask(&mut view, &model.bucket, ManifestView::epochs);
+    assert_eq!(epochs.len() as u64, hours.div_ceil(500) + 1);
+}
+
+fn rolled_model() -> Model {
+    let mut model = Model::new(TINY);
+    (0..24).for_each(|nth| model.append(hourly(nth)));
+    assert!(model.view.root().rolled().iter().any(|rolled| rolled.level > 1), "the model has several levels");
+    model
+}
+
+/// S13: damaged manifests are refused, whatever the damage.
+#[test]
+fn every_cut_and_every_flipped_bit_of_a_manifest_is_refused() {
+    let model = rolled_model();
+    let root = model.view.root().encode();
+    check_damage(&root, |bytes| ManifestRoot::decode(bytes).is_ok());
+    for bytes in model.bucket.values() {
+        check_damage(bytes, |bytes| ManifestNode::decode(bytes).is_ok());
+    }
+}
+
+fn check_damage(sound: &[u8], accepted: impl Fn(&[u8]) -> bool) {
+    assert!(accepted(sound));
+    for cut in 0..sound.len() {
+        assert!(!accepted(&sound[..cut]), "cut at {cut}");
+    }
+    let mut damaged = sound.to_vec();
+    for bit in 0..sound.len() * 8 {
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(!accepted(&damaged), "bit {bit} flipped");
+        damaged[bit / 8] ^= 1 << (bit % 8);
+    }
+    damaged.push(0);
+    assert!(!accepted(&damaged), "a byte more");
+}
+
+/// A well-made checksum proves nothing about who wrote the bytes: fields are checked as well.
+#[test]
+fn resealed_damage_never_panics_nor_breaks_an_invariant() {
+    let model = rolled_model();
+    let root = model.view.root().encode();
+    for at in 5..root.len() - 4 {
+        for byte in [0x00, 0x01, 0x7f, 0x80, 0xff] {
+            let mut damaged = root.to_vec();
+            damaged[at] = byte;
+            if let Ok(root) = ManifestRoot::decode(&reseal(damaged)) {
+                assert_eq!(root.check(), Ok(()));
+                // What was accepted can be worked with.
+                let _ = ManifestView::new(root).find(Offset(0));
+            }
+        }
+    }
+    for bytes in model.bucket.values() {
+        for at in 5..bytes.len() - 4 {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 0xff;
+            if let Ok(node) = ManifestNode::decode(&reseal(damaged)) {
+                assert!(node.span().is_ok());
+            }
+        }
+    }
+}
+
+fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let covered = bytes.len() - 4;
+    let crc = crc32c::crc32c(&bytes[..covered]);
+    bytes[covered..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), node: bool) {
+        let magic: &[u8; 5] = if node { b"MPMN\x01" } else { b"MPMR\x01" };
+        let mut sealed = magic.to_vec();
+        sealed.extend(bytes);
+        sealed.extend([0; 4]);
+        let sealed = reseal(sealed);
+        let _ = ManifestRoot::decode(&sealed);
+        let _ = ManifestNode::decode(&sealed);
+    }
+}
+
+/// Rule S11: sound bytes of another manifest are not taken for the one that was named.
+#[test]
+fn another_manifest_is_refused() {
+    let model = rolled_model();
+    let mut view = ManifestView::new(model.view.root().clone());
+    let rolled = view.root().rolled().to_vec();
+    let other = rolled.last().expect("several manifests");
+    assert!(view.load(&rolled[0], &model.bucket[&other.object]).is_err());
+    let resized = RolledRef { length: other.length, crc: other.crc, ..rolled[0].clone() };
+    assert!(matches!(view.load(&resized, &model.bucket[&other.object]), Err(ManifestError::OtherManifest(_))));
+    assert!(view.load(&rolled[0], &model.bucket[&rolled[0].object]).is_ok());
+}
+
+#[test]
+fn newer_format_says_to_upgrade() {
+    let mut bytes = ManifestRoot::new(PARTITION).encode().to_vec();
+    bytes[4] = 9;
+    assert_eq!(ManifestRoot::decode(&reseal(bytes)), Err(ManifestError::NewerVersion { found: 9, known: 1 }));
+}
+
+/// S23: a view never goes back to an older root.
+#[test]
+fn view_ignores_an_older_root() {
+    let mut model = Model::new(TINY);
+    model.append(hourly(0));
+    let older = model.view.root().clone();
+    model.append(hourly(1));
+    let newer = model.view.root().clone();
+    assert!(!model.view.update(older));
+    assert_eq!(model.view.root(), &newer);
+}
+
+/// Rule C1: the log start may pass the tiered end; rule P5: the newest segment keeps the producer snapshot all the same.
+#[test]
+fn log_start_beyond_the_tiered_end_keeps_the_newest_segment() {
+    let mut model = Model::new(TINY);
+    (0..10).for_each(|nth| model.append(hourly(nth)));
+    let newest = model.view.root().newest().expect("ten were appended").clone();
+    model.advance(Offset(50_000_000));
+    let root = model.view.root().clone();
+    assert_eq!((root.log_start, root.tiered_end), (Offset(50_000_000), Offset(10_000_000)));
+    assert_eq!((root.rolled(), root.entries()), (&[][..], std::slice::from_ref(&newest)));
+    model.check_references();
+    // Uploads still begin at the tiered end; the snapshot moves on with them, and what it leaves is dropped.
+    model.append(hourly(10));
+    let dropped = ask(&mut model.view, &model.bucket, |view| view.dropped_by(Offset(50_000_000)));
+    assert_eq!(dropped.segments, [newest]);
+}
+
+/// Each move of the log start through a rolled manifest names the segments that it passes, and those alone.
+#[test]
+fn moves_through_a_rolled_manifest_drop_each_segment_once() {
+    let mut model = rolled_model();
+    let rolled = model.view.root().rolled()[0].clone();
+    assert!(rolled.totals.segment_count > 3);
+    (0..24).for_each(|nth| model.advance(Offset(nth * 1_000_000 + 1)));
+    assert_eq!(model.all.iter().filter(|entry| model.dropped.contains(&entry.object)).count(), 23);
+    assert!(model.dropped.contains(&rolled.object));
+}
+
+/// Kafka's arithmetic: a segment goes when what is newer has the size, or when its age is over the limit, not at it.
+#[test]
+fn retention_keeps_a_segment_at_the_limit() {
+    let mut model = Model::new(TINY);
+    (0..4).for_each(|_| model.append(Appended { size: 100, offsets: 10, records: 10, waited_ms: 1_000, ..hourly(0) }));
+    for (size_max, tail_size, start) in
+        [(301, 0, 0), (300, 0, 10), (100, 0, 30), (100, 100, 40), (99, 1, 30), (0, 0, 40)]
+    {
+        check_retained(&mut model, Retention { size_max: Some(size_max), ..Retention::default() }, 0, tail_size, start);
+    }
+    // Appended at 2 000, 3 000, 4 000 and 5 000.
+    for (now, start) in [(3_000, 0), (3_001, 10), (4_001, 20), (6_000, 30), (6_001, 40)] {
+        check_retained(&mut model, Retention { age_ms_max: Some(1_000), ..Retention::default() }, now, 0, start);
+    }
+    check_retained(&mut model, Retention::default(), i64::MAX, 0, 0);
+}
+
+fn check_retained(model: &mut Model, retention: Retention, now: i64, tail_size: u64, start: u64) {
+    let now = TimestampMs(now);
+    let found = ask(&mut model.view, &model.bucket, |view| view.retention_start(retention, now, tail_size));
+    assert_eq!(found, Offset(start), "{retention:?} at {now} with a tail of {tail_size}");
+}
+
+/// Rule P5: the newest entry stays in the root even when it alone outgrows what a roll leaves there.
+#[test]
+fn oversized_newest_entry_stays_in_the_root() {
+    let mut model = Model::new(TINY);
+    (0..3).for_each(|nth| model.append(hourly(nth)));
+    model.append(Appended { epochs: 300, ..hourly(3) });
+    let root = model.view.root();
+    assert_eq!(root.entries().len(), 1);
+    assert_eq!(root.newest().map(|entry| entry.end), Some(root.tiered_end));
+    assert_eq!(root.rolled().last().map(|rolled| rolled.end), Some(Offset(3_000_000)));
+}
+
+#[test]
+#[should_panic(expected = "rule C1")]
+fn log_start_never_goes_back() {
+    let mut model = Model::new(TINY);
+    model.append(hourly(0));
+    model.advance(Offset(10));
+    model.advance(Offset(9));
+}
+
+#[test]
+#[should_panic(expected = "S8")]
+fn gap_before_an_appended_segment_is_a_mistake() {
+    let mut model = Model::new(TINY);
+    let mut entry = model.entry(hourly(0));
+    entry.base = Offset(1);
+    let _ = model.view.root().append(entry, LeaderEpoch(1));
+}
+
+/// Rule T7: what is stable ends where the oldest open transaction begins, and catches up when none is open.
+#[test]
+fn stable_end_stops_at_an_open_transaction() {
+    let mut model = Model::new(TINY);
+    let mut entry = model.entry(hourly(0));
+    entry.open = Some(OpenTxns { count: 2, first: Offset(400) });
+    let root = model.view.root().append(entry, LeaderEpoch(1));
+    assert_eq!((root.stable_end, root.tiered_end), (Offset(400), Offset(1_000_000)));
+    assert_eq!(ManifestRoot::decode(&root.encode()), Ok(root.clone()));
+    model.commit(root);
+    model.append(hourly(1));
+    assert_eq!(model.view.root().stable_end, Offset(2_000_000));
+}
+
+/// Rule C3 inside a rolled manifest: new objects from the leaf up, and the root names the new one.
+#[test]
+fn swap_inside_a_rolled_manifest_rewrites_the_path_to_it() {
+    let mut model = rolled_model();
+    let root = model.view.root().clone();
+    let path = ask(&mut model.view, &model.bucket, |view| path_to(view, Offset(0)));
+    let input = ask(&mut model.view, &model.bucket, |view| cloned(view.find(Offset(0)))).expect("covered");
+    let output = SegmentEntry { length: 1_000, record_count: 10, ..input.clone() };
+
+    let name = |level: u8| {
+        ObjectKey::Manifest(PartitionObject {
+            partition: PARTITION,
+            gc_epoch: GcEpoch(9),
+            epoch: model.epoch,
+            base: Offset(0),
+            random: u128::from(level),
+        })
+    };
+    let (leaf, above) = path.split_last().expect("the segment is in a rolled manifest");
+    let node = leaf.1.swap_entries(&[input], vec![output.clone()]).expect("the input is there");
+    let (object, mut reference) = node.to_object(name(1));
+    model.bucket.insert(object.object, object.bytes);
+    let mut old = leaf.0.clone();
+    for (parent, node) in above.iter().rev() {
+        let (object, renamed) =
+            node.swap_rolled(&old, reference).expect("the parent names it").to_object(name(parent.level));
+        model.bucket.insert(object.object, object.bytes);
+        (old, reference) = (parent.clone(), renamed);
+    }
+    let swapped = root.swap_rolled(&old, reference.clone(), model.epoch).expect("the root names it");
+    assert_eq!(root.swap_rolled(&reference, old, model.epoch), Err(SwapConflict));
+    model.commit(swapped);
+    let found = ask(&mut model.view, &model.bucket, |view| cloned(view.find(Offset(0))));
+    assert_eq!(found, Some(output.clone()));
+    model.all[0] = output;
+    (0..24_000_000).step_by(500_000).for_each(|offset| model.check_find(Offset(offset)));
+}
+
+/// The rolled manifests from the root down to the one that lists the segment of `offset`.
+fn path_to(view: &ManifestView, offset: Offset) -> Lookup<Vec<(RolledRef, ManifestNode)>> {
+    let mut path: Vec<(RolledRef, ManifestNode)> = Vec::new();
+    let mut level = view.root().rolled();
+    while let Some(rolled) = level.iter().find(|rolled| rolled.end > offset) {
+        let Some(node) = view.node(rolled) else { return Lookup::Need(rolled.clone()) };
+        path.push((rolled.clone(), node.clone()));
+        level = match node.items() {
+            NodeItems::Segments(_) => break,
+            NodeItems::Manifests(below) => below,
+        };
+    }
+    Lookup::Found(path)
+}

@@ -1,0 +1,344 @@
+//! Sequence rules by table and against a plain model; snapshots by every damage.
+
+use super::*;
+use crate::limits::PRODUCER_EXPIRY_MS;
+use bytes::{BufMut, Bytes};
+use proptest::prelude::*;
+
+const LAST: i32 = i32::MAX;
+
+fn stamp(id: u64, epoch: u16, base_sequence: i32) -> ProducerStamp {
+    ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence }
+}
+
+/// A log of batches (producer, epoch, sequence, count), one millisecond apart, and the state at its end.
+#[derive(Default)]
+struct Log {
+    table: ProducerTable,
+    end: u64,
+    now: i64,
+}
+
+impl Log {
+    fn of(batches: &[(u64, u16, i32, u32)]) -> Log {
+        let mut log = Log::default();
+        for &(id, epoch, sequence, count) in batches {
+            log.append(id, epoch, sequence, count);
+        }
+        log
+    }
+
+    fn append(&mut self, id: u64, epoch: u16, sequence: i32, count: u32) {
+        self.table.append(stamp(id, epoch, sequence), count, Offset(self.end), TimestampMs(self.now));
+        self.end += u64::from(count);
+        self.now += 1;
+    }
+
+    fn check(&self, id: u64, epoch: u16, sequence: i32, count: u32, expected: Result<Verdict, ProducerError>) {
+        let verdict = self.table.check(stamp(id, epoch, sequence), count);
+        assert_eq!(verdict, expected, "producer {id}, epoch {epoch}, {count} records from sequence {sequence}");
+    }
+}
+
+fn duplicate(base: u64, end: u64, append_time: i64) -> Result<Verdict, ProducerError> {
+    Ok(Verdict::Duplicate { base: Offset(base), end: Offset(end), append_time: TimestampMs(append_time) })
+}
+
+fn out_of_order(expected: i32, got: i32) -> Result<Verdict, ProducerError> {
+    Err(ProducerError::OutOfOrder { id: ProducerId(7), expected, got })
+}
+
+const APPEND: Result<Verdict, ProducerError> = Ok(Verdict::Append);
+const FENCED: Result<Verdict, ProducerError> = Err(ProducerError::Fenced { id: ProducerId(7) });
+const OLD: Result<Verdict, ProducerError> = Err(ProducerError::DuplicateUnknown { id: ProducerId(7) });
+
+#[test]
+fn epoch_bump_restarts_one_partition_only() {
+    // P6's try, and rule P6: pid 7 wrote sequence 0 to 9 in epoch 0 to both partitions.
+    let (p0, mut p1) = (Log::of(&[(7, 0, 0, 10)]), Log::of(&[(7, 0, 0, 10)]));
+    p1.check(7, 1, 10, 1, out_of_order(0, 10));
+    p1.check(7, 1, 0, 1, APPEND);
+    p1.append(7, 1, 0, 1);
+    p1.check(7, 0, 10, 1, FENCED);
+    p1.check(7, 0, 0, 10, FENCED);
+    p0.check(7, 0, 10, 1, APPEND);
+}
+
+#[test]
+fn retries_of_the_last_five_are_answered_with_the_original() {
+    // T13, rule P3: batches of 1, 2, 3, … records at sequences 0, 1, 3, 6, …
+    let log = Log::of(&[(7, 0, 0, 1), (7, 0, 1, 2), (7, 0, 3, 3), (7, 0, 6, 4), (7, 0, 10, 5), (7, 0, 15, 6)]);
+    log.check(7, 0, 1, 2, duplicate(1, 3, 1));
+    log.check(7, 0, 3, 3, duplicate(3, 6, 2));
+    log.check(7, 0, 15, 6, duplicate(15, 21, 5));
+    log.check(7, 0, 21, 1, APPEND);
+    // The sixth last is known to be in the log, but no longer where.
+    log.check(7, 0, 0, 1, OLD);
+    // A true gap, and batches that were cut anew: neither was appended as it stands.
+    log.check(7, 0, 22, 1, out_of_order(21, 22));
+    log.check(7, 0, 1, 1, out_of_order(21, 1));
+    log.check(7, 0, 0, 3, out_of_order(21, 0));
+    log.check(7, 0, 15, 7, out_of_order(21, 15));
+    log.check(7, 0, LAST, 1, out_of_order(21, LAST));
+}
+
+#[test]
+fn old_duplicate_is_claimed_only_when_proven() {
+    // Producers take the answer for success. This one had expired and went on at 100: what was before is not known.
+    let mut log = Log::of(&[(7, 0, 100, 10)]);
+    log.check(7, 0, 90, 10, out_of_order(110, 90));
+    for sequence in [110, 120, 130, 140, 150] {
+        log.append(7, 0, sequence, 10);
+    }
+    log.check(7, 0, 100, 10, OLD);
+    log.check(7, 0, 99, 10, out_of_order(160, 99));
+    log.check(7, 0, 99, 1, out_of_order(160, 99));
+    // A new epoch: what the old one wrote proves nothing.
+    log.append(7, 1, 0, 10);
+    log.check(7, 1, LAST - 9, 10, out_of_order(10, LAST - 9));
+}
+
+#[test]
+fn sequences_wrap_to_zero() {
+    let mut log = Log::of(&[(7, 0, LAST - 4, 5)]);
+    log.check(7, 0, 0, 1, APPEND);
+    log.check(7, 0, LAST - 4, 5, duplicate(0, 5, 0));
+    let mut inside = Log::of(&[(7, 0, LAST - 1, 5)]);
+    inside.check(7, 0, 3, 1, APPEND);
+    inside.check(7, 0, 0, 1, out_of_order(3, 0));
+    for sequence in [3, 4, 5, 6, 7] {
+        inside.append(7, 0, sequence, 1);
+    }
+    inside.check(7, 0, LAST - 1, 5, OLD);
+    log.append(7, 0, 0, 10);
+    log.check(7, 0, 10, 1, APPEND);
+}
+
+#[test]
+fn unknown_producers_begin_anywhere_until_the_partition_is_full() {
+    let mut log = Log::default();
+    log.check(7, 3, 41, 1, APPEND);
+    for id in 0..PARTITION_PRODUCERS_MAX as u64 {
+        log.append(id, 0, 0, 1);
+    }
+    assert_eq!(log.table.len(), PARTITION_PRODUCERS_MAX);
+    // Rule T4: known ones go on, none is evicted early.
+    log.check(7, 0, 1, 1, APPEND);
+    let full = ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX };
+    log.check(u64::MAX, 0, 0, 1, Err(full));
+    assert!(full.code().retriable());
+    // The log is followed whatever it holds.
+    log.append(u64::MAX, 0, 0, 1);
+    log.check(u64::MAX, 0, 1, 1, APPEND);
+    // Time makes room.
+    log.table.expire(TimestampMs(PRODUCER_EXPIRY_MS + 3), PRODUCER_EXPIRY_MS);
+    assert_eq!(log.table.len(), PARTITION_PRODUCERS_MAX + 1 - 3);
+    log.table.expire(TimestampMs(i64::MAX), PRODUCER_EXPIRY_MS);
+    assert!(log.table.is_empty());
+    log.check(u64::MAX, 0, 0, 1, APPEND);
+}
+
+#[test]
+fn expiry_counts_from_the_last_append() {
+    let mut log = Log::of(&[(7, 0, 0, 1), (8, 0, 0, 1), (7, 0, 1, 1)]);
+    // Rule P2: appends at 0, 1 and 2, by the log's own clock.
+    log.table.expire(TimestampMs(11), 10);
+    assert_eq!(log.table.len(), 2);
+    log.table.expire(TimestampMs(12), 10);
+    log.check(7, 0, 1, 1, duplicate(2, 3, 2));
+    assert_eq!(log.table.len(), 1);
+    log.table.expire(TimestampMs(13), 10);
+    assert_eq!(log.table, ProducerTable::default());
+}
+
+#[test]
+fn open_transaction_keeps_its_producer() {
+    let mut log = Log::of(&[(7, 0, 0, 1), (8, 0, 0, 1)]);
+    let mut bytes = log.table.encode().to_vec();
+    // The first producer's transaction start, after magic, version, count, id, epoch, records and time.
+    let at = 10 + 8 + 2 + 8 + 8;
+    bytes[at..at + 8].copy_from_slice(&0_i64.to_be_bytes());
+    log.table = ProducerTable::decode(&seal(&bytes[..bytes.len() - 4])).unwrap();
+    log.table.expire(TimestampMs(i64::MAX), 0);
+    assert_eq!(log.table.len(), 1);
+    log.append(7, 0, 1, 1);
+    log.table.expire(TimestampMs(i64::MAX), 0);
+    log.check(7, 0, 2, 1, APPEND);
+    log.check(7, 0, 5, 1, out_of_order(2, 5));
+}
+
+#[test]
+fn control_batches_count_for_epoch_and_time() {
+    let mut log = Log::of(&[(7, 0, 0, 3)]);
+    log.append(7, 0, -1, 1);
+    log.check(7, 0, 3, 1, APPEND);
+    log.check(7, 0, 0, 3, duplicate(0, 3, 0));
+    // The marker of a bumped epoch (rule X1) ends the old one.
+    log.append(7, 1, -1, 1);
+    log.check(7, 0, 3, 1, FENCED);
+    log.check(7, 1, 3, 1, out_of_order(0, 3));
+    log.check(7, 1, 0, 1, APPEND);
+    log.table.expire(TimestampMs(12), 10);
+    assert_eq!(log.table.len(), 1);
+}
+
+#[test]
+fn errors_have_kafkas_codes() {
+    let id = ProducerId(7);
+    for (error, code) in [
+        (ProducerError::Fenced { id }, 47),
+        (ProducerError::OutOfOrder { id, expected: 0, got: 1 }, 45),
+        (ProducerError::DuplicateUnknown { id }, 46),
+        (ProducerError::TooMany { max: 1 }, 19),
+    ] {
+        assert_eq!(error.code().kafka(), code, "{error}");
+    }
+}
+
+/// Bytes with their CRC behind them.
+fn seal(body: &[u8]) -> Bytes {
+    let mut bytes = body.to_vec();
+    bytes.put_u32(crc32c::crc32c(body));
+    bytes.into()
+}
+
+#[test]
+fn snapshot_bytes_are_the_documented_ones() {
+    let bytes = Log::of(&[(7, 2, 5, 3)]).table.encode();
+    let mut expected = b"MPps\0\x01\0\0\0\x01".to_vec();
+    expected.put_u64(7);
+    expected.put_u16(2);
+    expected.put_u64(3);
+    expected.put_i64(0);
+    expected.put_i64(-1);
+    expected.put_i64(-1);
+    expected.put_u8(1);
+    expected.put_i32(5);
+    expected.put_u32(3);
+    expected.put_u64(0);
+    expected.put_i64(0);
+    assert_eq!(bytes, seal(&expected));
+    assert_eq!(ProducerTable::default().encode(), seal(b"MPps\0\x01\0\0\0\0"));
+}
+
+#[test]
+fn snapshots_that_cannot_be_are_refused() {
+    let bytes = Log::of(&[(7, 2, 5, 3), (7, 2, 8, 2), (9, 0, 0, 1)]).table.encode();
+    let body = &bytes[..bytes.len() - 4];
+    assert!(ProducerTable::decode(&bytes).is_ok());
+    let check = |at: usize, new: &[u8], expected: &str| {
+        let mut body = body.to_vec();
+        body[at..at + new.len()].copy_from_slice(new);
+        assert_eq!(ProducerTable::decode(&seal(&body)), Err(expected), "{new:x?} at {at}");
+    };
+    check(0, b"X", "no producer snapshot");
+    check(4, &[0, 2], "producer snapshot of another version");
+    check(6, &[0xff; 4], "producer snapshot is cut");
+    check(6, &[0, 0, 0, 1], "producer snapshot has bytes left over");
+    check(10, &9_u64.to_be_bytes(), "producer snapshot is out of order");
+    check(20, &4_u64.to_be_bytes(), "producer snapshot that contradicts its batches");
+    check(36, &(-2_i64).to_be_bytes(), "producer snapshot with a negative offset");
+    check(44, &(1_i64 << 32).to_be_bytes(), "producer snapshot with a bad coordinator epoch");
+    check(52, &[6], "producer snapshot with more batches than are remembered");
+    check(53, &[0xff; 4], "producer snapshot with a batch that cannot be");
+    check(57, &[0; 4], "producer snapshot with a batch that cannot be");
+    check(61, &[0xff; 8], "producer snapshot with a batch that cannot be");
+    check(53, &6_i32.to_be_bytes(), "producer snapshot with batches out of order");
+    check(61, &1_u64.to_be_bytes(), "producer snapshot with batches out of order");
+    assert_eq!(ProducerTable::decode(b"abc"), Err("producer snapshot is cut"));
+    assert_eq!(ProducerTable::decode(&[]), Err("producer snapshot is cut"));
+}
+
+/// Batches of few producers; most go on where they were, some jump.
+fn batches() -> impl Strategy<Value = Vec<(u64, u16, i32, u32)>> {
+    prop::collection::vec((0..4_u64, 0..3_u16, prop::option::weighted(0.1, any::<i32>()), 1..5_u32), 0..60).prop_map(
+        |steps| {
+            let mut next: BTreeMap<(u64, u16), i32> = BTreeMap::new();
+            steps
+                .into_iter()
+                .map(|(id, epoch, jump, count)| {
+                    let sequence = jump.unwrap_or_else(|| next.get(&(id, epoch)).copied().unwrap_or(0));
+                    next.insert((id, epoch), advance(sequence.max(0), count));
+                    (id, epoch, sequence.max(-1), count)
+                })
+                .collect()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn snapshots_round_trip_and_go_on_alike(before in batches(), after in batches()) {
+        let mut log = Log::of(&before);
+        let bytes = log.table.encode();
+        let mut copy = ProducerTable::decode(&bytes).unwrap();
+        prop_assert_eq!(&copy, &log.table);
+        prop_assert_eq!(copy.encode(), bytes);
+        // Rule P2: replica and replayed replica have equal state at each later offset, expiry included.
+        for &(id, epoch, sequence, count) in &after {
+            let (base, now) = (Offset(log.end), TimestampMs(log.now));
+            log.table.expire(now, 20);
+            copy.expire(now, 20);
+            log.append(id, epoch, sequence, count);
+            copy.append(stamp(id, epoch, sequence), count, base, now);
+            prop_assert_eq!(copy.encode(), log.table.encode());
+        }
+    }
+
+    #[test]
+    fn any_change_to_a_snapshot_is_refused(batches in batches(), at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+        let good = Log::of(&batches).table.encode();
+        let mut bytes = good.to_vec();
+        bytes[at.index(good.len())] ^= flip;
+        prop_assert!(ProducerTable::decode(&bytes).is_err());
+        prop_assert!(ProducerTable::decode(&good[..at.index(good.len())]).is_err());
+    }
+
+    #[test]
+    fn what_decodes_encodes_to_the_same(body in prop::collection::vec(any::<u8>(), 0..200), batches in batches(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut near = Log::of(&batches).table.encode().to_vec();
+        near.truncate(near.len() - 4);
+        let at = at.index(near.len());
+        near[at] = byte;
+        for body in [body, near] {
+            let bytes = seal(&body);
+            if let Ok(table) = ProducerTable::decode(&bytes) {
+                prop_assert_eq!(table.encode(), bytes);
+            }
+        }
+    }
+
+    /// A client that retries as it likes: whatever order its batches arrive in, each is in the log once, in order.
+    #[test]
+    fn retries_never_repeat_or_reorder(sends in prop::collection::vec(0..12_usize, 1..120), start in prop::sample::select(vec![0, 5, LAST - 7])) {
+        let mut sequence = start;
+        let batches: Vec<(i32, u32)> = (1..=12).map(|count| {
+            let base = sequence;
+            sequence = advance(sequence, count);
+            (base, count)
+        }).collect();
+        let mut log = Log::default();
+        let mut appended: Vec<(i32, u64)> = Vec::new();
+        // The first batch opens the state; an unknown producer may begin anywhere.
+        for send in std::iter::once(0).chain(sends) {
+            let (base_sequence, count) = batches[send];
+            match log.table.check(stamp(7, 0, base_sequence), count) {
+                Ok(Verdict::Append) => {
+                    appended.push((base_sequence, log.end));
+                    log.append(7, 0, base_sequence, count);
+                }
+                Ok(Verdict::Duplicate { base, .. }) => prop_assert!(appended.contains(&(base_sequence, base.0))),
+                Err(ProducerError::DuplicateUnknown { .. }) => {
+                    prop_assert!(appended.iter().any(|&(known, _)| known == base_sequence), "never claimed without proof");
+                }
+                Err(ProducerError::OutOfOrder { .. }) => {
+                    prop_assert!(!appended.iter().any(|&(known, _)| known == base_sequence), "45 only for true gaps");
+                }
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
+        let order: Vec<i32> = appended.iter().map(|&(sequence, _)| sequence).collect();
+        let expected: Vec<i32> = batches.iter().take(order.len()).map(|&(sequence, _)| sequence).collect();
+        prop_assert_eq!(order, expected);
+    }
+}

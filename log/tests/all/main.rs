@@ -1,0 +1,4 @@
+//! The log crate from outside: byte vectors and properties of what parses bytes.
+
+mod batches;
+mod vectors;

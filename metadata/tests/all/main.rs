@@ -1,0 +1,5 @@
+//! The waist's suite over every implementation, and what the store of transitions promises.
+
+mod conformance;
+mod embedded;
+mod store;

@@ -1,0 +1,257 @@
+//! Topics, partitions and the cluster, for operators and tools.
+
+use crate::client::{Client, Repeat, admin_client, answer, log_client};
+use crate::description::{ClusterDescription, FoundOffset, PartitionStatus, TopicDescription};
+use crate::error::Error;
+use millpond_log::{ErrorCode, LeaderEpoch, Offset, TimestampMs};
+use millpond_proto::v1;
+use std::collections::BTreeMap;
+
+/// The admin API of a cluster. Cheap to clone.
+///
+/// Calls are tried again, up to `ClientConfig::api_timeout`, when that is known to be harmless.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    client: Client,
+}
+
+/// A topic to create. `NewTopic::new(name)` takes the brokers' defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewTopic {
+    /// Its name, by Kafka's rules.
+    pub name: String,
+    /// How many partitions; the broker's default if `None`.
+    pub partitions: Option<u32>,
+    /// How many copies of each; the broker's default if `None`.
+    pub replication_factor: Option<u32>,
+    /// Settings by Kafka's names.
+    pub configs: BTreeMap<String, String>,
+}
+
+impl NewTopic {
+    /// A topic with the brokers' defaults.
+    pub fn new(name: impl Into<String>) -> NewTopic {
+        NewTopic { name: name.into(), ..NewTopic::default() }
+    }
+}
+
+/// Which offset of a partition is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetSpec {
+    /// The log start offset.
+    Earliest,
+    /// The end of what is committed.
+    Latest,
+    /// The first record with the largest timestamp.
+    MaxTimestamp,
+    /// The first offset on the leader's own disk.
+    EarliestLocal,
+    /// The last offset in object storage.
+    LatestTiered,
+    /// The earliest record at or after this time.
+    AtOrAfter(TimestampMs),
+}
+
+impl Admin {
+    /// The admin API of the client's cluster.
+    #[must_use]
+    pub fn new(client: &Client) -> Admin {
+        Admin { client: client.clone() }
+    }
+
+    /// Creates a topic; its partitions have leaders when this returns.
+    ///
+    /// # Errors
+    /// `TopicAlreadyExists`, `InvalidTopic`, `InvalidPartitions`, `InvalidReplicationFactor`, `InvalidConfig`. One with
+    /// `maybe_done` set: ask whether it exists.
+    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, Error> {
+        self.create(topic, false).await
+    }
+
+    /// Checks whether a topic could be created.
+    ///
+    /// # Errors
+    /// As `create_topic`.
+    pub async fn validate_topic(&self, topic: NewTopic) -> Result<(), Error> {
+        self.create(topic, true).await.map(|_| ())
+    }
+
+    async fn create(&self, topic: NewTopic, validate_only: bool) -> Result<TopicDescription, Error> {
+        let NewTopic { name, partitions, replication_factor, configs } = topic;
+        let request = v1::CreateTopicRequest { name, partitions, replication_factor, configs, validate_only };
+        let call = |channel| {
+            let request = request.clone();
+            async move { answer(admin_client(channel).create_topic(request).await) }
+        };
+        described(self.client.call(Repeat::IfNotDone, call).await?.topic)
+    }
+
+    /// Deletes a topic and its records, for good.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`.
+    pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
+        let call = |channel| async move {
+            let request = v1::DeleteTopicRequest { topic: Some(v1::TopicRef::name(name)) };
+            answer(admin_client(channel).delete_topic(request).await)
+        };
+        self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
+    }
+
+    /// Describes a topic.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`.
+    pub async fn describe_topic(&self, name: &str) -> Result<TopicDescription, Error> {
+        let call = |channel| async move {
+            let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(name)) };
+            answer(admin_client(channel).describe_topic(request).await)
+        };
+        described(self.client.call(Repeat::Safe, call).await?.topic)
+    }
+
+    /// Describes all topics, in order of name.
+    ///
+    /// # Errors
+    /// If no broker answers.
+    pub async fn list_topics(&self) -> Result<Vec<TopicDescription>, Error> {
+        let call = |channel| async move { answer(admin_client(channel).list_topics(v1::ListTopicsRequest {}).await) };
+        let topics = self.client.call(Repeat::Safe, call).await?.topics;
+        topics.into_iter().map(TopicDescription::try_from).collect()
+    }
+
+    /// Sets (`Some`) and unsets (`None`) settings of a topic: all, or on an error none.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`, `InvalidConfig`.
+    pub async fn alter_topic(&self, name: &str, changes: BTreeMap<String, Option<String>>) -> Result<(), Error> {
+        let mut request = v1::AlterTopicRequest { topic: Some(v1::TopicRef::name(name)), ..Default::default() };
+        for (key, value) in changes {
+            match value {
+                Some(value) => drop(request.set.insert(key, value)),
+                None => request.unset.push(key),
+            }
+        }
+        let call = |channel| {
+            let request = request.clone();
+            async move { answer(admin_client(channel).alter_topic(request).await) }
+        };
+        self.client.call(Repeat::Safe, call).await.map(|_| ())
+    }
+
+    /// Grows a topic to `total` partitions. Keys go to other partitions from then on.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`, `InvalidPartitions`.
+    pub async fn create_partitions(&self, name: &str, total: u32) -> Result<(), Error> {
+        let call = |channel| async move {
+            let topic = Some(v1::TopicRef::name(name));
+            let request = v1::CreatePartitionsRequest { topic, total, validate_only: false };
+            answer(admin_client(channel).create_partitions(request).await)
+        };
+        self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
+    }
+
+    /// Deletes a partition's records before `before` (`None`: all that are committed). Returns the log start offset.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`, `OffsetOutOfRange`.
+    pub async fn delete_records(&self, name: &str, partition: u32, before: Option<Offset>) -> Result<Offset, Error> {
+        let call = |channel| async move {
+            let topic = Some(v1::TopicRef::name(name));
+            let request = v1::DeleteRecordsRequest { topic, partition, before: before.map(|offset| offset.0) };
+            answer(admin_client(channel).delete_records(request).await)
+        };
+        Ok(Offset(self.client.call_leader(name, partition, call).await?.log_start))
+    }
+
+    /// Uploads what is committed of every partition of a topic; returns when that is done.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`, `KafkaStorageError`.
+    pub async fn flush_topic(&self, name: &str) -> Result<(), Error> {
+        let call = |channel| async move {
+            let request = v1::FlushTopicRequest { topic: Some(v1::TopicRef::name(name)) };
+            answer(admin_client(channel).flush_topic(request).await)
+        };
+        self.client.call(Repeat::Safe, call).await.map(|_| ())
+    }
+
+    /// Describes the cluster.
+    ///
+    /// # Errors
+    /// If no broker answers.
+    pub async fn describe_cluster(&self) -> Result<ClusterDescription, Error> {
+        let call = |channel| async move {
+            answer(admin_client(channel).describe_cluster(v1::DescribeClusterRequest {}).await)
+        };
+        self.client.call(Repeat::Safe, call).await.map(ClusterDescription::from)
+    }
+
+    /// Offsets and sizes of one partition's log.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`.
+    pub async fn partition_status(&self, name: &str, partition: u32) -> Result<PartitionStatus, Error> {
+        let call = |channel| async move {
+            let request = v1::DescribePartitionRequest { topic: Some(v1::TopicRef::name(name)), partition };
+            answer(admin_client(channel).describe_partition(request).await)
+        };
+        self.client.call_leader(name, partition, call).await.map(PartitionStatus::from)
+    }
+
+    /// Looks up an offset; `None` when no record qualifies.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`, `OffsetNotAvailable`.
+    pub async fn list_offset(
+        &self,
+        name: &str,
+        partition: u32,
+        spec: OffsetSpec,
+    ) -> Result<Option<FoundOffset>, Error> {
+        find_offset(&self.client, name, partition, spec, v1::Isolation::ReadUncommitted).await
+    }
+}
+
+/// Looks up an offset at the partition's leader.
+pub(crate) async fn find_offset(
+    client: &Client,
+    topic: &str,
+    partition: u32,
+    spec: OffsetSpec,
+    isolation: v1::Isolation,
+) -> Result<Option<FoundOffset>, Error> {
+    use v1::OffsetPosition as P;
+    use v1::offset_query::Spec;
+    let spec = match spec {
+        OffsetSpec::Earliest => Spec::Position(P::Earliest.into()),
+        OffsetSpec::Latest => Spec::Position(P::Latest.into()),
+        OffsetSpec::MaxTimestamp => Spec::Position(P::MaxTimestamp.into()),
+        OffsetSpec::EarliestLocal => Spec::Position(P::EarliestLocal.into()),
+        OffsetSpec::LatestTiered => Spec::Position(P::LatestTiered.into()),
+        OffsetSpec::AtOrAfter(time) => Spec::AtOrAfterMs(time.0),
+    };
+    let call = |channel| async move {
+        let query = v1::OffsetQuery { topic: Some(v1::TopicRef::name(topic)), partition, spec: Some(spec) };
+        let request = v1::ListOffsetsRequest { queries: vec![query], isolation: isolation.into() };
+        match answer(log_client(channel).list_offsets(request).await)?.results.pop() {
+            // The refusal of the only query is the refusal of the call, and is tried again as such.
+            Some(v1::OffsetResult { error: Some(error), .. }) => Err(Error::from(error)),
+            Some(found) => Ok(found),
+            None => Err(Error::new(ErrorCode::UnknownServerError, "no answer to the offset asked for")),
+        }
+    };
+    let found = client.call_leader(topic, partition, call).await?;
+    Ok(found.offset.map(|offset| FoundOffset {
+        offset: Offset(offset),
+        timestamp: found.timestamp_ms.map(TimestampMs),
+        leader_epoch: found.leader_epoch.map(LeaderEpoch),
+    }))
+}
+
+fn described(topic: Option<v1::TopicDescription>) -> Result<TopicDescription, Error> {
+    topic
+        .ok_or_else(|| Error::new(ErrorCode::UnknownServerError, "the broker answered without the topic"))
+        .and_then(TopicDescription::try_from)
+}

@@ -1,0 +1,340 @@
+//! A client of one cluster: bootstrap, metadata, unary calls with retries. Producers, consumers and admins share it.
+
+use crate::backoff::Backoff;
+use crate::connection::{Dialer, Tls, addresses};
+use crate::error::Error;
+use crate::metadata::{Image, Known, Leader};
+use millpond_log::ErrorCode;
+use millpond_proto::v1::admin_client::AdminClient;
+use millpond_proto::v1::log_client::LogClient;
+use millpond_proto::{MESSAGE_BYTES_MAX, v1};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Where to ask first, `host:port` each; one that answers is enough. Kafka's `bootstrap.servers`.
+    pub bootstrap: Vec<String>,
+    /// Who this is, for the brokers' logs.
+    pub client_id: String,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// How long one request may take.
+    pub request_timeout: Duration,
+    /// How long a call may take with its retries. Kafka's `default.api.timeout.ms`.
+    pub api_timeout: Duration,
+    /// When what is known of a topic is asked for anew.
+    pub metadata_age_max: Duration,
+    /// Pauses between tries.
+    pub retry_backoff: Backoff,
+    /// TLS, where the brokers speak it.
+    pub tls: Option<Tls>,
+}
+
+impl ClientConfig {
+    /// The defaults, with a list of addresses, `host:port[,host:port…]`. A missing port is 7400.
+    ///
+    /// # Errors
+    /// If the list is empty.
+    pub fn new(bootstrap: &str) -> Result<ClientConfig, Error> {
+        Ok(ClientConfig {
+            bootstrap: addresses(bootstrap)?,
+            client_id: concat!("millpond-rust/", env!("CARGO_PKG_VERSION")).to_owned(),
+            connect_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            api_timeout: Duration::from_secs(60),
+            metadata_age_max: Duration::from_secs(300),
+            retry_backoff: Backoff::default(),
+            tls: None,
+        })
+    }
+}
+
+/// A client of one cluster. Cheap to clone; clones share connections and metadata.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ClientConfig,
+    dialer: Dialer,
+    image: RwLock<Image>,
+    /// Held while metadata is asked for, so that many who miss the same thing ask once.
+    asking: tokio::sync::Mutex<()>,
+    /// Channels for unary calls, by address.
+    channels: Mutex<HashMap<String, Channel>>,
+}
+
+/// Whether a call that may have taken effect may be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Twice is as good as once.
+    Safe,
+    /// Only if it is known to have had no effect.
+    IfNotDone,
+}
+
+impl Client {
+    /// Connects with the default settings, to `host:port[,host:port…]`.
+    ///
+    /// # Errors
+    /// As `with_config`.
+    pub async fn connect(bootstrap: &str) -> Result<Client, Error> {
+        Client::with_config(ClientConfig::new(bootstrap)?).await
+    }
+
+    /// Connects: returns once one of the addresses has answered, trying each once.
+    ///
+    /// # Errors
+    /// What was wrong with the addresses; a port that speaks Kafka is named.
+    pub async fn with_config(config: ClientConfig) -> Result<Client, Error> {
+        let dialer = Dialer {
+            client_id: config.client_id.clone(),
+            connect_timeout: config.connect_timeout,
+            tls: config.tls.clone(),
+        };
+        let image = RwLock::new(Image::default());
+        let (asking, channels) = (tokio::sync::Mutex::new(()), Mutex::new(HashMap::new()));
+        let client = Client { inner: Arc::new(Inner { config, dialer, image, asking, channels }) };
+        let mut failures: Vec<Error> = Vec::new();
+        for address in &client.inner.config.bootstrap {
+            match client.learn_from(address, &[], false).await {
+                Ok(_) => return Ok(client),
+                Err(error) => failures.push(client.inner.dialer.explain(address, error).await),
+            }
+        }
+        let Some(last) = failures.pop() else {
+            return Err(Error::new(ErrorCode::InvalidRequest, "no bootstrap address: give HOST:PORT"));
+        };
+        let others: String = failures.iter().map(|error| format!("{error}; ")).collect();
+        Err(Error { message: format!("{others}{last}"), ..last })
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &ClientConfig {
+        &self.inner.config
+    }
+
+    /// How many partitions a topic has, from what is known, or by asking. `create`: it may be created on the way.
+    pub(crate) async fn partition_count(&self, topic: &str, create: bool, deadline: Instant) -> Result<u32, Error> {
+        let known = match self.topic(topic) {
+            Some(known) => known,
+            None => self.refresh(topic, create, Instant::now(), deadline).await?,
+        };
+        Ok(u32::try_from(known.topic.partitions.len()).expect("partitions are counted in 32 bits"))
+    }
+
+    /// Whether what is known of a topic should be asked for anew.
+    pub(crate) fn is_old(&self, topic: &str) -> bool {
+        self.topic(topic).is_some_and(|known| known.at.elapsed() >= self.inner.config.metadata_age_max)
+    }
+
+    /// How many brokers are known.
+    pub(crate) fn broker_count(&self) -> usize {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).addresses().len()
+    }
+
+    /// What is known of a topic.
+    pub(crate) fn topic(&self, topic: &str) -> Option<Known> {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).topic(topic).cloned()
+    }
+
+    /// The leader of a partition, from what is known.
+    pub(crate) fn leader(&self, topic: &str, partition: u32) -> Option<Leader> {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).leader(topic, partition)
+    }
+
+    /// Asks for a topic unless an answer newer than `since` is there. Tries until `deadline`.
+    pub(crate) async fn refresh(
+        &self,
+        topic: &str,
+        create: bool,
+        since: Instant,
+        deadline: Instant,
+    ) -> Result<Known, Error> {
+        let _asking = self.inner.asking.lock().await;
+        if let Some(known) = self.topic(topic).filter(|known| known.at > since) {
+            return Ok(known);
+        }
+        let names = [topic.to_owned()];
+        let ask = |address: String| {
+            let names = &names;
+            async move {
+                match self.learn_from(&address, names, create).await?.pop() {
+                    Some((_, error)) => Err(error),
+                    None => Ok(()),
+                }
+            }
+        };
+        self.until(deadline, Repeat::Safe, names_something_known, ask).await?;
+        self.topic(topic).ok_or_else(|| Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic `{topic}`")))
+    }
+
+    /// Makes a unary call to any broker, with retries.
+    pub(crate) async fn call<T, F>(&self, repeat: Repeat, call: impl Fn(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let deadline = Instant::now() + self.inner.config.api_timeout;
+        self.until(deadline, repeat, names_something_known, |address| self.call_once(address, &call)).await
+    }
+
+    /// Makes a unary call to the leader of a partition, with retries and fresh metadata after each failure.
+    pub(crate) async fn call_leader<T, F>(
+        &self,
+        topic: &str,
+        partition: u32,
+        call: impl Fn(Channel) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let deadline = Instant::now() + self.inner.config.api_timeout;
+        let mut failures = 0;
+        loop {
+            let begun = Instant::now();
+            let count = self.partition_count(topic, false, deadline).await?;
+            if partition >= count {
+                let message =
+                    format!("topic `{topic}` has partitions 0 to {}, not {partition}", count.saturating_sub(1));
+                return Err(Error::new(ErrorCode::UnknownTopicOrPartition, message).given_up());
+            }
+            let error = match self.leader(topic, partition) {
+                Some(leader) => match self.call_once(leader.address, &call).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => error,
+                },
+                None => Error::new(ErrorCode::LeaderNotAvailable, format!("{topic}:{partition} has no leader")),
+            };
+            failures += 1;
+            let Some(pause) = self.pause(&error, failures, deadline) else { return Err(error) };
+            sleep(pause).await;
+            if error.metadata_is_stale() {
+                self.refresh(topic, false, begun, deadline).await?;
+            }
+        }
+    }
+
+    async fn call_once<T, F>(&self, address: String, call: impl Fn(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let channel = self.unary_channel(&address)?;
+        match timeout(self.inner.config.request_timeout, call(channel)).await {
+            Ok(answer) => answer.map_err(|error| named(&address, error)),
+            Err(_) => Err(Error::connection(format!("no answer from {address} in time"))),
+        }
+    }
+
+    /// Tries `call` on one broker after the other, with a pause after each round, until it succeeds, an error is final,
+    /// or `deadline` passes.
+    async fn until<T, F>(
+        &self,
+        deadline: Instant,
+        repeat: Repeat,
+        worth: impl Fn(&Error) -> bool,
+        call: impl Fn(String) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut failures = 0;
+        loop {
+            let mut newest = None;
+            for address in self.addresses() {
+                let error = match timeout_at(deadline, call(address)).await {
+                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Err(error)) => error,
+                    Err(_) => return Err(newest.unwrap_or_else(|| Error::connection("no answer in time"))),
+                };
+                let may_repeat = repeat == Repeat::Safe || !error.maybe_done;
+                if !error.retriable || !may_repeat || !worth(&error) {
+                    return Err(error);
+                }
+                newest = Some(error);
+            }
+            let error = newest.unwrap_or_else(|| Error::connection("no broker is known"));
+            failures += 1;
+            let Some(pause) = self.pause(&error, failures, deadline) else { return Err(error) };
+            sleep(pause).await;
+        }
+    }
+
+    /// How long to pause after an error; `None` if it is final or the deadline would pass.
+    fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
+        let backoff = self.inner.config.retry_backoff.pause(failures, rand::random());
+        let pause = error.retry_after.map_or(backoff, |asked| asked.max(backoff));
+        (error.retriable && Instant::now() + pause < deadline).then_some(pause)
+    }
+
+    /// Every address worth asking: the brokers known, then the bootstrap addresses.
+    fn addresses(&self) -> Vec<String> {
+        let mut addresses = self.inner.image.read().unwrap_or_else(PoisonError::into_inner).addresses();
+        let unknown: Vec<&String> =
+            self.inner.config.bootstrap.iter().filter(|address| !addresses.contains(address)).collect();
+        let unknown: Vec<String> = unknown.into_iter().cloned().collect();
+        addresses.extend(unknown);
+        addresses
+    }
+
+    async fn learn_from(&self, address: &str, names: &[String], create: bool) -> Result<Vec<(String, Error)>, Error> {
+        let topics = names.iter().map(|name| v1::TopicRef::name(name.clone())).collect();
+        let request = v1::MetadataRequest { topics, allow_auto_create: create };
+        let ask = |channel: Channel| {
+            let request = request.clone();
+            async move { answer(log_client(channel).metadata(request).await) }
+        };
+        let told = timeout(self.inner.config.request_timeout, ask(self.unary_channel(address)?)).await;
+        let told = told.map_err(|_| Error::connection("no answer in time"))??;
+        let mut image = self.inner.image.write().unwrap_or_else(PoisonError::into_inner);
+        image.learn(names, told, Instant::now())
+    }
+
+    fn unary_channel(&self, address: &str) -> Result<Channel, Error> {
+        let mut channels = self.inner.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let channel = self.inner.dialer.channel(address)?;
+        channels.insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    /// A channel of its own to a broker, for streams.
+    pub(crate) fn stream_channel(&self, address: &str) -> Result<Channel, Error> {
+        self.inner.dialer.channel(address)
+    }
+}
+
+/// A topic that does not exist is the answer, although Kafka calls the error one that may pass.
+fn names_something_known(error: &Error) -> bool {
+    error.code != Some(ErrorCode::UnknownTopicOrPartition)
+}
+
+fn named(address: &str, error: Error) -> Error {
+    if error.is_connection() { error.at(format_args!("cannot reach {address}")) } else { error }
+}
+
+/// What a unary call came to.
+pub(crate) fn answer<T>(answer: Result<Response<T>, Status>) -> Result<T, Error> {
+    answer.map(Response::into_inner).map_err(Error::from)
+}
+
+/// The `Log` service on a channel, with room for the largest batch.
+pub(crate) fn log_client(channel: Channel) -> LogClient<Channel> {
+    LogClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// The `Admin` service on a channel.
+pub(crate) fn admin_client(channel: Channel) -> AdminClient<Channel> {
+    AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}

@@ -1,0 +1,84 @@
+//! Settings of a consumer.
+
+use crate::backoff::Backoff;
+use millpond_log::{Offset, TimestampMs};
+use millpond_proto::v1;
+
+/// Which records a consumer sees. Kafka's `isolation.level`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IsolationLevel {
+    /// All that is committed to the log.
+    #[default]
+    ReadUncommitted,
+    /// Without records of transactions that are open or were aborted.
+    ReadCommitted,
+}
+
+impl IsolationLevel {
+    pub(super) fn on_the_wire(self) -> v1::Isolation {
+        match self {
+            IsolationLevel::ReadUncommitted => v1::Isolation::ReadUncommitted,
+            IsolationLevel::ReadCommitted => v1::Isolation::ReadCommitted,
+        }
+    }
+}
+
+/// What to do when the position does not exist: records were deleted, or never there. Kafka's `auto.offset.reset`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OffsetReset {
+    /// Say so: nothing is skipped silently. The partition stops until it is sought elsewhere.
+    #[default]
+    Fail,
+    /// Go on at the log start offset.
+    Earliest,
+    /// Go on at the end.
+    Latest,
+}
+
+/// Where to begin in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartAt {
+    /// At this offset.
+    Offset(Offset),
+    /// At the log start offset.
+    Earliest,
+    /// At the end: only what comes from now on.
+    Latest,
+    /// At the earliest record of this time or later; at the end if there is none.
+    Time(TimestampMs),
+}
+
+/// How a consumer behaves.
+#[derive(Clone, Debug)]
+pub struct ConsumerConfig {
+    /// Which records are seen.
+    pub isolation: IsolationLevel,
+    /// What to do when the position does not exist.
+    pub offset_reset: OffsetReset,
+    /// Most bytes of batches read ahead and not consumed yet, as they are in the log, over all partitions; one batch for
+    /// each broker may exceed it.
+    pub read_ahead_bytes: usize,
+    /// The consumer goes through old data once: the brokers' caches keep what others use.
+    pub scan: bool,
+    /// Whether each batch's checksum is verified. `check.crcs`.
+    pub check_crcs: bool,
+    /// Most records one `poll` returns. `max.poll.records`.
+    pub poll_records_max: usize,
+    /// Pauses between tries.
+    pub retry_backoff: Backoff,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> ConsumerConfig {
+        ConsumerConfig {
+            isolation: IsolationLevel::default(),
+            offset_reset: OffsetReset::default(),
+            // Two connection windows: the wire stays full while one half is consumed.
+            read_ahead_bytes: 32 << 20,
+            scan: false,
+            check_crcs: true,
+            poll_records_max: 500,
+            retry_backoff: Backoff::default(),
+        }
+    }
+}

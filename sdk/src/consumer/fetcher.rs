@@ -1,0 +1,466 @@
+//! The task that keeps a consumer's partitions flowing: one stream per broker, credit, reconnects, offset resets.
+//!
+//! It never looks at records, and never holds more than the credit it granted.
+
+use super::config::{ConsumerConfig, OffsetReset};
+use super::decode::Aborted;
+use super::link::{self, LinkEvent, LinkId};
+use crate::admin::{OffsetSpec, find_offset};
+use crate::client::Client;
+use crate::error::Error;
+use crate::record::TopicPartition;
+use millpond_log::batch::Batch;
+use millpond_log::{ErrorCode, Offset, ProducerId};
+use millpond_proto::v1;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+/// How long a topic may be unknown before the consumer says so: longer than news of a creation travels.
+const UNKNOWN_TOPIC_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the fetcher sleeps when nothing is due.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// One assignment of a partition: what was fetched for an earlier one is dropped.
+pub(super) type Generation = u64;
+
+/// What the consumer asks.
+pub(super) enum Command {
+    /// Fetches a partition from an offset, in place of what was fetched before.
+    Start { partition: TopicPartition, generation: Generation, offset: Offset },
+    /// Stops fetching a partition.
+    Stop { partition: TopicPartition },
+    /// Bytes that came from a broker are no longer held.
+    Consumed { address: Arc<str>, bytes: usize },
+}
+
+/// What the consumer is told.
+pub(super) enum Event {
+    /// Batches, and where the partition stands.
+    Fetched(Fetched),
+    /// The position did not exist; fetching goes on here.
+    Reset { partition: TopicPartition, generation: Generation, offset: Offset },
+    /// The partition is not fetched any more.
+    Failed { partition: TopicPartition, generation: Generation, error: Error },
+}
+
+/// One push.
+pub(super) struct Fetched {
+    pub(super) partition: TopicPartition,
+    pub(super) generation: Generation,
+    /// The broker it came from, to which its bytes are credited.
+    pub(super) address: Arc<str>,
+    pub(super) batches: Vec<Batch>,
+    pub(super) aborted: Vec<Aborted>,
+    pub(super) high_watermark: Offset,
+    pub(super) log_start: Offset,
+}
+
+/// The consumer's task.
+pub(super) struct Fetcher {
+    client: Client,
+    config: ConsumerConfig,
+    commands: UnboundedReceiver<Command>,
+    events: UnboundedSender<Event>,
+    partitions: BTreeMap<TopicPartition, Partition>,
+    links: BTreeMap<Arc<str>, Link>,
+    /// Bytes the consumer holds, by the broker they came from.
+    held: HashMap<Arc<str>, usize>,
+    pushes: UnboundedReceiver<LinkEvent>,
+    pushes_in: UnboundedSender<LinkEvent>,
+    jobs: JoinSet<Done>,
+    refreshing: BTreeSet<Arc<str>>,
+    links_made: u64,
+    subscriptions_made: u64,
+}
+
+struct Partition {
+    generation: Generation,
+    /// First offset not received.
+    next: Offset,
+    state: State,
+    failures: u32,
+    unknown_since: Option<Instant>,
+}
+
+enum State {
+    /// To be subscribed, once the pause is over and the leader is known anew.
+    Waiting { until: Instant, stale: bool },
+    /// Its new offset is being looked up.
+    Resetting,
+    /// Subscribed.
+    Active { link: LinkId, subscription: u64 },
+}
+
+struct Link {
+    id: LinkId,
+    commands: UnboundedSender<v1::FetchRequest>,
+    subscriptions: HashMap<u64, TopicPartition>,
+    /// The credit it works with.
+    share: usize,
+    /// Consumed, and not granted again yet.
+    owed: usize,
+}
+
+enum Done {
+    Refreshed { topic: Arc<str>, result: Result<(), Error> },
+    Found { partition: TopicPartition, generation: Generation, result: Result<Option<Offset>, Error> },
+    LinkEnded,
+}
+
+impl Fetcher {
+    pub(super) fn new(
+        client: Client,
+        config: ConsumerConfig,
+        commands: UnboundedReceiver<Command>,
+        events: UnboundedSender<Event>,
+    ) -> Fetcher {
+        let (pushes_in, pushes) = mpsc::unbounded_channel();
+        Fetcher {
+            client,
+            config,
+            commands,
+            events,
+            partitions: BTreeMap::new(),
+            links: BTreeMap::new(),
+            held: HashMap::new(),
+            pushes,
+            pushes_in,
+            jobs: JoinSet::new(),
+            refreshing: BTreeSet::new(),
+            links_made: 0,
+            subscriptions_made: 0,
+        }
+    }
+
+    /// Runs until the consumer is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.subscribe();
+            let deadline = self.deadline();
+            tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => break,
+                },
+                Some(event) = self.pushes.recv() => self.take_in(event),
+                Some(done) = self.jobs.join_next() => self.finish(done),
+                () = sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start { partition, generation, offset } => {
+                self.stop(&partition);
+                let state = State::Waiting { until: Instant::now(), stale: false };
+                let started = Partition { generation, next: offset, state, failures: 0, unknown_since: None };
+                self.partitions.insert(partition, started);
+            }
+            Command::Stop { partition } => self.stop(&partition),
+            Command::Consumed { address, bytes } => {
+                if let Some(held) = self.held.get_mut(&address) {
+                    *held = held.saturating_sub(bytes);
+                }
+                if let Some(link) = self.links.get_mut(&address) {
+                    link.owe(bytes);
+                }
+            }
+        }
+    }
+
+    fn stop(&mut self, partition: &TopicPartition) {
+        let Some(Partition { state: State::Active { link, subscription }, .. }) = self.partitions.remove(partition)
+        else {
+            return;
+        };
+        if let Some(link) = self.links.values_mut().find(|known| known.id == link) {
+            link.subscriptions.remove(&subscription);
+            let reference = v1::FetchSubscriptionRef { subscription_id: subscription };
+            link.command(v1::fetch_request::Command::Unsubscribe(reference));
+        }
+    }
+
+    /// Subscribes whatever waits and may.
+    fn subscribe(&mut self) {
+        let now = Instant::now();
+        let waiting: Vec<TopicPartition> = self
+            .partitions
+            .iter()
+            .filter(|(_, partition)| matches!(partition.state, State::Waiting { until, .. } if until <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in waiting {
+            let stale = matches!(self.partitions[&name].state, State::Waiting { stale: true, .. });
+            match self.client.leader(&name.topic, name.partition) {
+                Some(leader) if !stale => self.subscribe_at(&name, leader.address.into(), leader.epoch.0),
+                _ => self.refresh(&name.topic, now),
+            }
+        }
+    }
+
+    fn subscribe_at(&mut self, name: &TopicPartition, address: Arc<str>, leader_epoch: u32) {
+        let subscription = self.subscriptions_made;
+        self.subscriptions_made += 1;
+        let partition = self.partitions.get_mut(name).expect("it waits");
+        let command = v1::FetchSubscribe {
+            subscription_id: subscription,
+            topic: Some(v1::TopicRef::name(&*name.topic)),
+            partition: name.partition,
+            offset: partition.next.0,
+            current_leader_epoch: Some(leader_epoch),
+        };
+        let link = match self.links.entry(Arc::clone(&address)) {
+            std::collections::btree_map::Entry::Occupied(link) => link.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let id = LinkId(self.links_made);
+                self.links_made += 1;
+                let (commands, carried) = mpsc::unbounded_channel();
+                let run = link::run(self.client.clone(), address.to_string(), id, carried, self.pushes_in.clone());
+                self.jobs.spawn(async move {
+                    run.await;
+                    Done::LinkEnded
+                });
+                let share = (self.config.read_ahead_bytes / self.client.broker_count().max(1)).max(1);
+                let held = self.held.get(&address).copied().unwrap_or(0);
+                place.insert(Link::open(id, commands, share, held, &self.config))
+            }
+        };
+        partition.state = State::Active { link: link.id, subscription };
+        link.subscriptions.insert(subscription, name.clone());
+        link.command(v1::fetch_request::Command::Subscribe(command));
+    }
+
+    fn take_in(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Pushed { link, push } => self.pushed(link, push),
+            LinkEvent::Broke { link, error } => self.link_broke(link, &error),
+        }
+    }
+
+    fn pushed(&mut self, id: LinkId, mut push: v1::FetchResponse) {
+        let Some((address, link)) = self.links.iter_mut().find(|(_, link)| link.id == id) else { return };
+        let address = Arc::clone(address);
+        let mut bytes = push.records.take().unwrap_or_default().into_bytes();
+        let size = bytes.len();
+        let Some(name) = link.subscriptions.get(&push.subscription_id).cloned() else {
+            // Of a subscription that was ended meanwhile.
+            return link.owe(size);
+        };
+        let partition = self.partitions.get_mut(&name).expect("a subscription has its partition");
+        if let Some(error) = push.error {
+            link.subscriptions.remove(&push.subscription_id);
+            return self.refused(&name, Error::from(error));
+        }
+        let mut batches = Vec::new();
+        loop {
+            match Batch::take(&mut bytes) {
+                Ok(Some(batch)) => batches.push(batch),
+                Ok(None) => break,
+                Err(error) => return self.link_broke(id, &Error::from(error).at(&name)),
+            }
+        }
+        partition.failures = 0;
+        partition.unknown_since = None;
+        partition.next = batches.last().map_or(partition.next, |last| last.end_offset().max(partition.next));
+        *self.held.entry(Arc::clone(&address)).or_default() += size;
+        let aborted = push.aborted.iter().map(|aborted| Aborted {
+            producer: ProducerId(aborted.producer_id),
+            first_offset: Offset(aborted.first_offset),
+        });
+        let generation = partition.generation;
+        self.tell(Event::Fetched(Fetched {
+            generation,
+            partition: name,
+            address,
+            batches,
+            aborted: aborted.collect(),
+            high_watermark: Offset(push.high_watermark),
+            log_start: Offset(push.log_start),
+        }));
+    }
+
+    /// A subscription ended with an error.
+    fn refused(&mut self, name: &TopicPartition, error: Error) {
+        if error.code == Some(ErrorCode::OffsetOutOfRange) {
+            return self.out_of_range(name, error);
+        }
+        if !error.retriable {
+            return self.fail(name, error);
+        }
+        tracing::debug!(partition = %name, %error, "fetch refused; trying again");
+        self.retry(name, error.retry_after);
+        let unknown = matches!(error.code, Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId));
+        if unknown {
+            self.unknown(name, error);
+        }
+    }
+
+    fn unknown(&mut self, name: &TopicPartition, error: Error) {
+        let Some(partition) = self.partitions.get_mut(name) else { return };
+        let since = *partition.unknown_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= UNKNOWN_TOPIC_PATIENCE {
+            self.fail(name, error);
+        }
+    }
+
+    fn out_of_range(&mut self, name: &TopicPartition, error: Error) {
+        let spec = match self.config.offset_reset {
+            OffsetReset::Fail => return self.fail(name, error),
+            OffsetReset::Earliest => OffsetSpec::Earliest,
+            OffsetReset::Latest => OffsetSpec::Latest,
+        };
+        let partition = self.partitions.get_mut(name).expect("a subscription has its partition");
+        tracing::warn!(partition = %name, position = %partition.next, "position out of range; resetting it");
+        partition.state = State::Resetting;
+        let (client, generation, partition) = (self.client.clone(), partition.generation, name.clone());
+        let isolation = self.config.isolation.on_the_wire();
+        self.jobs.spawn(async move {
+            let found = find_offset(&client, &partition.topic, partition.partition, spec, isolation).await;
+            Done::Found { partition, generation, result: found.map(|found| found.map(|found| found.offset)) }
+        });
+    }
+
+    fn fail(&mut self, name: &TopicPartition, error: Error) {
+        if let Some(partition) = self.partitions.remove(name) {
+            let (generation, error) = (partition.generation, error.at(name));
+            self.tell(Event::Failed { partition: name.clone(), generation, error });
+        }
+    }
+
+    /// Has a partition wait and then subscribe again where it stopped, at the leader known by then.
+    fn retry(&mut self, name: &TopicPartition, asked: Option<Duration>) {
+        let Some(partition) = self.partitions.get_mut(name) else { return };
+        partition.failures += 1;
+        let backoff = self.config.retry_backoff.pause(partition.failures, rand::random());
+        let pause = asked.map_or(backoff, |asked| asked.max(backoff));
+        partition.state = State::Waiting { until: Instant::now() + pause, stale: true };
+    }
+
+    fn link_broke(&mut self, id: LinkId, error: &Error) {
+        let Some(address) = self.links.iter().find(|(_, link)| link.id == id).map(|(address, _)| Arc::clone(address))
+        else {
+            return;
+        };
+        let link = self.links.remove(&address).expect("found above");
+        if !link.subscriptions.is_empty() {
+            tracing::warn!(%error, "fetch stream broke; subscribing again");
+        }
+        for name in link.subscriptions.into_values() {
+            self.retry(&name, error.retry_after);
+        }
+    }
+
+    fn refresh(&mut self, topic: &Arc<str>, now: Instant) {
+        if self.refreshing.insert(Arc::clone(topic)) {
+            let (client, topic) = (self.client.clone(), Arc::clone(topic));
+            self.jobs.spawn(async move {
+                let deadline = now + client.config().request_timeout;
+                let result = client.refresh(&topic, false, now, deadline).await.map(|_| ());
+                Done::Refreshed { topic, result }
+            });
+        }
+    }
+
+    fn finish(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        match done {
+            Ok(Done::Refreshed { topic, result }) => self.refreshed(&topic, result),
+            Ok(Done::Found { partition: name, generation, result }) => {
+                let Some(partition) = self.partitions.get_mut(&name).filter(|known| known.generation == generation)
+                else {
+                    return;
+                };
+                match result {
+                    Ok(found) => {
+                        let offset = found.unwrap_or(partition.next);
+                        partition.next = offset;
+                        partition.state = State::Waiting { until: Instant::now(), stale: false };
+                        self.tell(Event::Reset { partition: name, generation, offset });
+                    }
+                    Err(error) if error.retriable => self.retry(&name, error.retry_after),
+                    Err(error) => self.fail(&name, error),
+                }
+            }
+            Ok(Done::LinkEnded) => {}
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
+    fn refreshed(&mut self, topic: &Arc<str>, result: Result<(), Error>) {
+        self.refreshing.remove(topic);
+        let names: Vec<TopicPartition> = self.partitions.keys().filter(|name| name.topic == *topic).cloned().collect();
+        for name in names {
+            let has_leader = self.client.leader(topic, name.partition).is_some();
+            let Some(partition) = self.partitions.get_mut(&name) else { continue };
+            let State::Waiting { until, .. } = partition.state else { continue };
+            match &result {
+                Ok(()) if has_leader => partition.state = State::Waiting { until, stale: false },
+                Ok(()) => self.retry(&name, None),
+                Err(error) => {
+                    self.retry(&name, error.retry_after);
+                    if error.code == Some(ErrorCode::UnknownTopicOrPartition) {
+                        self.unknown(&name, error.clone());
+                    } else if !error.retriable {
+                        self.fail(&name, error.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        let waiting = self.partitions.iter().filter_map(|(name, partition)| match partition.state {
+            State::Waiting { until, .. } if !self.refreshing.contains(&name.topic) => Some(until),
+            _ => None,
+        });
+        waiting.min().unwrap_or(now + IDLE)
+    }
+
+    fn tell(&self, event: Event) {
+        // A consumer that is gone closes the commands, which ends the loop.
+        let _ = self.events.send(event);
+    }
+}
+
+impl Link {
+    /// A link with its options and first credit on their way: its share, less what the consumer still holds.
+    fn open(
+        id: LinkId,
+        commands: UnboundedSender<v1::FetchRequest>,
+        share: usize,
+        held: usize,
+        config: &ConsumerConfig,
+    ) -> Link {
+        let link = Link { id, commands, subscriptions: HashMap::new(), share, owed: 0 };
+        let options = v1::FetchOptions { isolation: config.isolation.on_the_wire().into(), scan: config.scan };
+        link.command(v1::fetch_request::Command::Options(options));
+        link.grant(share.saturating_sub(held));
+        link
+    }
+
+    fn command(&self, command: v1::fetch_request::Command) {
+        // A link that is gone says so by an event of its own.
+        let _ = self.commands.send(v1::FetchRequest { command: Some(command) });
+    }
+
+    fn grant(&self, bytes: usize) {
+        if bytes > 0 {
+            self.command(v1::fetch_request::Command::Credit(v1::FetchCredit { bytes: bytes as u64 }));
+        }
+    }
+
+    /// Grants again what was consumed, in parts large enough to be worth a message.
+    fn owe(&mut self, bytes: usize) {
+        self.owed += bytes;
+        if self.owed * 4 >= self.share {
+            let owed = std::mem::take(&mut self.owed);
+            self.grant(owed);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Topics, partitions, brokers and the cluster as the admin API tells them. Plain data, read off the wire.
+
+use crate::error::Error;
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
+use millpond_proto::v1;
+use std::collections::BTreeMap;
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDescription {
+    /// Its identity: a topic created again under the same name has another.
+    pub id: TopicId,
+    /// Its name.
+    pub name: String,
+    /// Its partitions, by index, none missing.
+    pub partitions: Vec<PartitionDescription>,
+    /// Settings that differ from the defaults, by Kafka's names.
+    pub configs: BTreeMap<String, String>,
+}
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionDescription {
+    /// Index in the topic.
+    pub index: u32,
+    /// The broker that leads it, if any.
+    pub leader: Option<BrokerId>,
+    /// Counts its elections.
+    pub leader_epoch: LeaderEpoch,
+    /// Brokers that hold a copy.
+    pub replicas: Vec<BrokerId>,
+    /// Brokers whose copy is complete.
+    pub isr: Vec<BrokerId>,
+}
+
+/// Offsets and sizes of one partition's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionStatus {
+    /// First offset that exists.
+    pub log_start: Offset,
+    /// First offset that is not in object storage.
+    pub tiered_end: Offset,
+    /// End of what is committed.
+    pub high_watermark: Offset,
+    /// Log end offset.
+    pub log_end: Offset,
+    /// Bytes on brokers' disks.
+    pub tail_bytes: u64,
+    /// Bytes in object storage.
+    pub tiered_bytes: u64,
+}
+
+/// A broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerDescription {
+    /// Its id.
+    pub id: BrokerId,
+    /// Its rack, if it has one.
+    pub rack: Option<String>,
+    /// Where it speaks gRPC, `host:port`.
+    pub grpc: String,
+    /// Where it speaks the Kafka protocol, `host:port`.
+    pub kafka: String,
+    /// Where it speaks HTTP, `host:port`.
+    pub http: String,
+}
+
+/// The cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterDescription {
+    /// Its id.
+    pub id: String,
+    /// The broker that places and elects, if known.
+    pub controller: Option<BrokerId>,
+    /// Live brokers, by id.
+    pub brokers: Vec<BrokerDescription>,
+}
+
+/// An offset that was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundOffset {
+    /// The offset.
+    pub offset: Offset,
+    /// The record's time, where a record was looked for.
+    pub timestamp: Option<TimestampMs>,
+    /// Leader epoch of that offset, where known.
+    pub leader_epoch: Option<LeaderEpoch>,
+}
+
+impl TryFrom<v1::TopicDescription> for TopicDescription {
+    type Error = Error;
+
+    fn try_from(topic: v1::TopicDescription) -> Result<TopicDescription, Error> {
+        let id = topic.id.parse().map_err(|error| {
+            Error::new(ErrorCode::UnknownServerError, format!("the broker sent topic id `{}`: {error}", topic.id))
+        })?;
+        let partitions = topic.partitions.into_iter().map(PartitionDescription::from).collect();
+        Ok(TopicDescription { id, name: topic.name, partitions, configs: topic.configs })
+    }
+}
+
+impl From<v1::PartitionDescription> for PartitionDescription {
+    fn from(partition: v1::PartitionDescription) -> PartitionDescription {
+        let brokers = |ids: Vec<u32>| ids.into_iter().map(BrokerId).collect();
+        PartitionDescription {
+            index: partition.index,
+            leader: partition.leader.map(BrokerId),
+            leader_epoch: LeaderEpoch(partition.leader_epoch),
+            replicas: brokers(partition.replicas),
+            isr: brokers(partition.isr),
+        }
+    }
+}
+
+impl From<v1::BrokerDescription> for BrokerDescription {
+    fn from(broker: v1::BrokerDescription) -> BrokerDescription {
+        let v1::BrokerDescription { id, rack, grpc, kafka, http } = broker;
+        BrokerDescription { id: BrokerId(id), rack, grpc, kafka, http }
+    }
+}
+
+impl From<v1::DescribeClusterResponse> for ClusterDescription {
+    fn from(cluster: v1::DescribeClusterResponse) -> ClusterDescription {
+        ClusterDescription {
+            id: cluster.id,
+            controller: cluster.controller.map(BrokerId),
+            brokers: cluster.brokers.into_iter().map(BrokerDescription::from).collect(),
+        }
+    }
+}
+
+impl From<v1::DescribePartitionResponse> for PartitionStatus {
+    fn from(status: v1::DescribePartitionResponse) -> PartitionStatus {
+        PartitionStatus {
+            log_start: Offset(status.log_start),
+            tiered_end: Offset(status.tiered_end),
+            high_watermark: Offset(status.high_watermark),
+            log_end: Offset(status.log_end),
+            tail_bytes: status.tail_bytes,
+            tiered_bytes: status.tiered_bytes,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The one error of the client. It answers: what was it, may I try again, may it have happened?
+
+use millpond_log::ErrorCode;
+use millpond_log::batch::BatchError;
+use millpond_proto::{ERROR_DOMAIN, ERROR_RETRIABLE, v1};
+use std::time::Duration;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+#[non_exhaustive]
+pub struct Error {
+    /// What the broker, or the client on its behalf, says it was; `None` for a failure of the connection.
+    pub code: Option<ErrorCode>,
+    /// Whether the same call may succeed later.
+    pub retriable: bool,
+    /// Whether the call may have taken effect all the same.
+    pub maybe_done: bool,
+    /// When to come back, if the broker asked for a pause.
+    pub retry_after: Option<Duration>,
+    /// What happened and what to do.
+    pub message: String,
+}
+
+impl Error {
+    /// An error that the client found itself; nothing was sent.
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Error {
+        let (retriable, message) = (code.retriable(), message.into());
+        Error { code: Some(code), retriable, maybe_done: false, retry_after: None, message }
+    }
+
+    /// A failure of the connection: the call may or may not have arrived.
+    pub(crate) fn connection(message: impl Into<String>) -> Error {
+        Error { code: None, retriable: true, maybe_done: true, retry_after: None, message: message.into() }
+    }
+
+    /// The same error, saying where it happened.
+    #[must_use]
+    pub(crate) fn at(mut self, place: impl std::fmt::Display) -> Error {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    /// The same error, not to be tried again.
+    #[must_use]
+    pub(crate) fn given_up(mut self) -> Error {
+        self.retriable = false;
+        self
+    }
+
+    /// Whether the connection failed, not the call.
+    pub(crate) fn is_connection(&self) -> bool {
+        self.code.is_none()
+    }
+
+    /// Whether the client's picture of the cluster is out of date: it should ask for metadata before it tries again.
+    pub(crate) fn metadata_is_stale(&self) -> bool {
+        matches!(
+            self.code,
+            Some(
+                ErrorCode::NotLeaderOrFollower
+                    | ErrorCode::LeaderNotAvailable
+                    | ErrorCode::UnknownTopicOrPartition
+                    | ErrorCode::UnknownTopicId
+                    | ErrorCode::FencedLeaderEpoch
+                    | ErrorCode::UnknownLeaderEpoch
+                    | ErrorCode::NotController
+            ) | None
+        )
+    }
+}
+
+impl From<v1::Error> for Error {
+    fn from(error: v1::Error) -> Error {
+        let code = ErrorCode::from_name(&error.reason).unwrap_or(ErrorCode::UnknownServerError);
+        Error {
+            code: Some(code),
+            retriable: error.retriable,
+            maybe_done: code == ErrorCode::RequestTimedOut,
+            retry_after: error.retry_after_ms.map(Duration::from_millis),
+            message: if error.message.is_empty() { error.reason } else { error.message },
+        }
+    }
+}
+
+impl From<Status> for Error {
+    /// A status with our `ErrorInfo` is the broker's word; any other comes from the transport or something on the way.
+    fn from(status: Status) -> Error {
+        let details = status.get_error_details();
+        let Some(info) = details.error_info().filter(|info| info.domain == ERROR_DOMAIN) else {
+            let retriable = !matches!(
+                status.code(),
+                Code::Unimplemented
+                    | Code::Unauthenticated
+                    | Code::PermissionDenied
+                    | Code::InvalidArgument
+                    | Code::OutOfRange
+            );
+            return Error { retriable, ..Error::connection(chain(&status)) };
+        };
+        let code = ErrorCode::from_name(&info.reason).unwrap_or(ErrorCode::UnknownServerError);
+        Error {
+            code: Some(code),
+            retriable: info.metadata.get(ERROR_RETRIABLE).map_or(code.retriable(), |said| said == "true"),
+            maybe_done: code == ErrorCode::RequestTimedOut,
+            retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
+            message: status.message().to_owned(),
+        }
+    }
+}
+
+impl From<BatchError> for Error {
+    /// A batch that was read and is no good.
+    fn from(error: BatchError) -> Error {
+        let (code, message) = (error.code(), error.to_string());
+        Error { code: Some(code), retriable: false, maybe_done: false, retry_after: None, message }
+    }
+}
+
+/// What a status says, and the innermost reason under it.
+fn chain(status: &Status) -> String {
+    let mut innermost = None;
+    let mut next = std::error::Error::source(status);
+    while let Some(error) = next {
+        innermost = Some(error.to_string());
+        next = error.source();
+    }
+    match innermost {
+        Some(reason) if status.message().contains(&reason) => status.message().to_owned(),
+        Some(reason) => format!("{}: {reason}", status.message()),
+        None if status.message().is_empty() => status.code().description().to_owned(),
+        None => status.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic_types::ErrorDetails;
+
+    #[test]
+    fn broker_errors_are_read_off_the_status() {
+        let mut details = ErrorDetails::new();
+        details.set_error_info("NOT_ENOUGH_REPLICAS", ERROR_DOMAIN, [(ERROR_RETRIABLE.to_owned(), "true".to_owned())]);
+        details.set_retry_info(Some(Duration::from_millis(250)));
+        let error = Error::from(Status::with_error_details(Code::Unavailable, "the WAL is full", details));
+        assert_eq!(error.code, Some(ErrorCode::NotEnoughReplicas));
+        assert_eq!(error.retry_after, Some(Duration::from_millis(250)));
+        assert!(error.retriable && !error.maybe_done);
+        assert_eq!(error.to_string(), "the WAL is full");
+    }
+
+    #[test]
+    fn other_statuses_are_failures_of_the_connection() {
+        let error = Error::from(Status::unavailable("tcp connect error"));
+        assert!(error.is_connection() && error.retriable && error.maybe_done);
+        assert!(!Error::from(Status::unimplemented("no such method")).retriable);
+        let mut details = ErrorDetails::new();
+        details.set_error_info("NOT_ENOUGH_REPLICAS", "elsewhere", std::collections::HashMap::new());
+        assert!(Error::from(Status::with_error_details(Code::Unavailable, "x", details)).is_connection());
+    }
+
+    #[test]
+    fn only_a_timeout_leaves_a_refused_request_in_doubt() {
+        let read = |reason: &str| Error::from(v1::Error { reason: reason.to_owned(), ..Default::default() });
+        assert!(read("REQUEST_TIMED_OUT").maybe_done);
+        assert!(!read("NOT_LEADER_OR_FOLLOWER").maybe_done);
+        assert_eq!(read("SOMETHING_NEW").code, Some(ErrorCode::UnknownServerError));
+    }
+}

@@ -1,0 +1,194 @@
+//! The consumer over real streams that refuse and break.
+
+use crate::scripted::{Act, Scripted};
+use futures::StreamExt;
+use millpond_log::batch::{BatchBuilder, NewRecord};
+use millpond_log::{Batch, TimestampMs};
+use millpond_sdk::{
+    Client, Codec, Consumer, ConsumerConfig, Error, ErrorCode, Offset, OffsetReset, StartAt, TopicPartition,
+};
+use std::time::Duration;
+
+fn batch(values: &[String]) -> Batch {
+    let mut builder = BatchBuilder::new(Codec::Lz4);
+    for value in values {
+        let value = Some(value.as_bytes());
+        builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value, headers: &[] });
+    }
+    builder.build()
+}
+
+/// Appends batches of two records with values `from..to`.
+fn fill(broker: &Scripted, partition: u32, from: usize, to: usize) {
+    for first in (from..to).step_by(2) {
+        broker.append(partition, batch(&[first.to_string(), (first + 1).to_string()]));
+    }
+}
+
+fn quick() -> ConsumerConfig {
+    let mut config = ConsumerConfig::default();
+    config.retry_backoff.first = Duration::from_millis(1);
+    config
+}
+
+fn partition(index: u32) -> TopicPartition {
+    TopicPartition::new("t", index)
+}
+
+async fn consumer(broker: &Scripted, config: ConsumerConfig, starts: &[(u32, StartAt)]) -> Consumer {
+    let client = Client::connect(&broker.address).await.expect("connects");
+    let mut consumer = Consumer::new(&client, config);
+    let starts = starts.iter().map(|(index, at)| (partition(*index), *at));
+    consumer.assign(starts).await.expect("exists");
+    consumer
+}
+
+async fn take(consumer: &mut Consumer, count: usize) -> Vec<(u32, u64, String)> {
+    let mut records = Vec::new();
+    while records.len() < count {
+        let record = consumer.next().await.expect("never ends").expect("a record");
+        let value = String::from_utf8_lossy(&record.value.expect("a value")).into_owned();
+        records.push((record.partition, record.offset.0, value));
+    }
+    records
+}
+
+fn expected(partition: u32, from: usize, to: usize) -> Vec<(u32, u64, String)> {
+    (from..to).map(|index| (partition, index as u64, index.to_string())).collect()
+}
+
+#[tokio::test]
+async fn records_come_in_order_whatever_the_stream_does() {
+    let not_leader = Act::Refuse(ErrorCode::NotLeaderOrFollower);
+    for acts in [&[][..], &[not_leader], &[Act::CutBefore], &[not_leader, Act::CutBefore, not_leader]] {
+        let broker = Scripted::start(1).await;
+        broker.fetch_acts(acts.iter().copied());
+        fill(&broker, 0, 0, 10);
+        let mut consumer = consumer(&broker, quick(), &[(0, StartAt::Earliest)]).await;
+        assert_eq!(take(&mut consumer, 10).await, expected(0, 0, 10));
+        // What comes later comes too.
+        fill(&broker, 0, 10, 14);
+        assert_eq!(take(&mut consumer, 4).await, expected(0, 10, 14));
+        assert_eq!(consumer.high_watermark(&partition(0)), Some(Offset(14)));
+        assert!(broker.is_done());
+    }
+}
+
+#[tokio::test]
+async fn reading_begins_at_any_offset() {
+    let broker = Scripted::start(1).await;
+    fill(&broker, 0, 0, 10);
+    for from in 0..10 {
+        let mut consumer = consumer(&broker, quick(), &[(0, StartAt::Offset(Offset(from)))]).await;
+        let first = take(&mut consumer, 1).await;
+        assert_eq!(first, expected(0, from as usize, from as usize + 1), "also in the middle of a batch");
+    }
+    let mut latest = consumer(&broker, quick(), &[(0, StartAt::Latest)]).await;
+    fill(&broker, 0, 10, 12);
+    assert_eq!(take(&mut latest, 2).await, expected(0, 10, 12));
+    let late = consumer(&broker, quick(), &[(0, StartAt::Time(TimestampMs(9)))]).await;
+    assert_eq!(late.position(&partition(0)), Some(Offset(12)), "no such time: the end");
+}
+
+#[tokio::test]
+async fn seek_drops_what_was_read_ahead() {
+    let broker = Scripted::start(1).await;
+    fill(&broker, 0, 0, 20);
+    let mut consumer = consumer(&broker, quick(), &[(0, StartAt::Earliest)]).await;
+    take(&mut consumer, 3).await;
+    consumer.seek(&partition(0), StartAt::Offset(Offset(15))).await.expect("assigned");
+    assert_eq!(take(&mut consumer, 2).await, expected(0, 15, 17));
+    consumer.seek(&partition(0), StartAt::Earliest).await.expect("assigned");
+    assert_eq!(take(&mut consumer, 2).await, expected(0, 0, 2));
+    let error = consumer.seek(&partition(7), StartAt::Earliest).await.expect_err("not assigned");
+    assert_eq!(error.code, Some(ErrorCode::InvalidRequest));
+}
+
+#[tokio::test]
+async fn a_paused_partition_rests_and_the_others_go_on() {
+    let broker = Scripted::start(2).await;
+    let starts = [(0, StartAt::Earliest), (1, StartAt::Earliest)];
+    let mut consumer = consumer(&broker, quick(), &starts).await;
+    fill(&broker, 0, 0, 4);
+    assert_eq!(take(&mut consumer, 1).await, expected(0, 0, 1));
+    consumer.pause(&partition(0)).expect("assigned");
+    fill(&broker, 1, 0, 4);
+    assert_eq!(take(&mut consumer, 4).await, expected(1, 0, 4));
+    consumer.resume(&partition(0)).expect("assigned");
+    assert_eq!(take(&mut consumer, 3).await, expected(0, 1, 4));
+}
+
+#[tokio::test]
+async fn read_ahead_is_bounded_and_goes_on_as_it_is_consumed() {
+    let broker = Scripted::start(1).await;
+    let value = "x".repeat(1000);
+    for _ in 0..200 {
+        // Incompressible sizes do not matter here: the bound counts batches as they lie in the log.
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: Some(value.as_bytes()), headers: &[] });
+        broker.append(0, builder.build());
+    }
+    let bound = 10_000;
+    let config = ConsumerConfig { read_ahead_bytes: bound, ..quick() };
+    let mut consumer = consumer(&broker, config, &[(0, StartAt::Earliest)]).await;
+    for index in 0..200 {
+        let record = consumer.next().await.expect("never ends").expect("a record");
+        assert_eq!(record.offset, Offset(index));
+    }
+    assert!(broker.credit_lowest() > -1100, "overdrawn by one batch at most, was {}", broker.credit_lowest());
+}
+
+#[tokio::test]
+async fn a_position_that_is_gone_is_an_error_unless_a_reset_is_asked_for() {
+    let broker = Scripted::start(1).await;
+    fill(&broker, 0, 0, 10);
+    broker.delete_before(6);
+    let start = [(0, StartAt::Offset(Offset(2)))];
+    let mut strict = consumer(&broker, quick(), &start).await;
+    let error: Error = strict.next().await.expect("never ends").expect_err("gone");
+    assert_eq!(error.code, Some(ErrorCode::OffsetOutOfRange));
+    assert!(error.to_string().starts_with("t:0: "), "{error}");
+    strict.seek(&partition(0), StartAt::Earliest).await.expect("assigned");
+    assert_eq!(take(&mut strict, 1).await, expected(0, 6, 7));
+    let config = ConsumerConfig { offset_reset: OffsetReset::Earliest, ..quick() };
+    let mut lenient = consumer(&broker, config, &start).await;
+    assert_eq!(take(&mut lenient, 4).await, expected(0, 6, 10));
+    let config = ConsumerConfig { offset_reset: OffsetReset::Latest, ..quick() };
+    let mut beyond = consumer(&broker, config, &[(0, StartAt::Offset(Offset(99)))]).await;
+    while beyond.position(&partition(0)) == Some(Offset(99)) {
+        assert!(beyond.poll(Duration::from_millis(1)).await.expect("no error").is_empty());
+    }
+    fill(&broker, 0, 10, 12);
+    assert_eq!(take(&mut beyond, 2).await, expected(0, 10, 12));
+}
+
+#[tokio::test]
+async fn poll_gives_what_is_there_and_nothing_in_time() {
+    let broker = Scripted::start(1).await;
+    fill(&broker, 0, 0, 6);
+    let config = ConsumerConfig { poll_records_max: 4, ..quick() };
+    let mut consumer = consumer(&broker, config, &[(0, StartAt::Earliest)]).await;
+    let mut offsets = Vec::new();
+    while offsets.len() < 6 {
+        let records = consumer.poll(Duration::from_secs(10)).await.expect("no error");
+        assert!((1..=4).contains(&records.len()));
+        offsets.extend(records.iter().map(|record| record.offset.0));
+    }
+    assert_eq!(offsets, [0, 1, 2, 3, 4, 5]);
+    assert!(consumer.poll(Duration::from_millis(1)).await.expect("no error").is_empty());
+    assert_eq!(consumer.position(&partition(0)), Some(Offset(6)));
+}
+
+#[tokio::test]
+async fn assigning_what_does_not_exist_is_refused() {
+    let broker = Scripted::start(1).await;
+    let client = Client::connect(&broker.address).await.expect("connects");
+    let mut consumer = Consumer::new(&client, quick());
+    for name in [TopicPartition::new("nowhere", 0), partition(3)] {
+        for at in [StartAt::Offset(Offset(0)), StartAt::Earliest] {
+            let error = consumer.assign([(name.clone(), at)]).await.expect_err("not there");
+            assert_eq!(error.code, Some(ErrorCode::UnknownTopicOrPartition), "{name} {at:?}");
+        }
+    }
+    assert_eq!(consumer.assignment().count(), 0);
+}

@@ -1,0 +1,88 @@
+//! A broker inside the test's own process: the real code on a real disk, with the object store the test hands in.
+//! It can be stopped and started again on the same data.
+
+use millpond_broker::wal::disk::RealDisk;
+use millpond_broker::{Broker, Components, Config, Running, start};
+use millpond_metadata::clock::SystemClock;
+use millpond_metadata::embedded::Embedded;
+use object_store::ObjectStore;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A running broker and what it takes to stop it.
+pub struct TestBroker {
+    running: Running,
+    metadata: Embedded,
+    shutdown: CancellationToken,
+}
+
+/// Settings that suit a test: free ports on loopback, small files, a tierer that looks often.
+#[must_use]
+pub fn config(dir: &Path) -> Config {
+    let mut config = Config::local(dir.to_owned());
+    for listener in [&mut config.grpc, &mut config.kafka, &mut config.http] {
+        listener.bind = SocketAddr::from(([127, 0, 0, 1], 0));
+    }
+    config.wal_file_bytes = 4 << 20;
+    config.wal_bytes = 64 << 20;
+    config.tier_interval = Duration::from_millis(20);
+    config
+}
+
+impl TestBroker {
+    /// Starts a broker whose metadata and WAL are under `config.data_dir`.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn start(config: Config, objects: Arc<dyn ObjectStore>) -> TestBroker {
+        let metadata = config.data_dir.join("metadata");
+        std::fs::create_dir_all(&metadata).expect("a folder for the metadata");
+        let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
+        let components = Components {
+            metadata: Arc::new(metadata.clone()),
+            cluster: "test".to_owned(),
+            objects,
+            disk: Arc::new(RealDisk),
+        };
+        let shutdown = CancellationToken::new();
+        let running = start(config, components, shutdown.clone()).await.expect("the broker comes up");
+        TestBroker { running, metadata, shutdown }
+    }
+
+    /// Its handle.
+    #[must_use]
+    pub fn handle(&self) -> &Broker {
+        &self.running.broker
+    }
+
+    /// Address of its gRPC door.
+    #[must_use]
+    pub fn grpc(&self) -> &str {
+        &self.running.addresses.grpc
+    }
+
+    /// Address of its Kafka door.
+    #[must_use]
+    pub fn kafka(&self) -> &str {
+        &self.running.addresses.kafka
+    }
+
+    /// Address of its HTTP door.
+    #[must_use]
+    pub fn http(&self) -> &str {
+        &self.running.addresses.http
+    }
+
+    /// Stops it and waits until its data can be opened again.
+    ///
+    /// # Panics
+    /// If it does not end cleanly.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.running.ended().await.expect("it ends cleanly");
+        self.metadata.close().await.expect("the metadata were open");
+    }
+}

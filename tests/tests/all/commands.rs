@@ -1,0 +1,140 @@
+//! The commands against a running `millpond dev`, as a script uses them: exit codes, standard output, one line on standard error.
+
+use millpond_tests::process::{Dev, DevOptions, binary};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+/// Runs a client command with `input` on its standard input.
+fn run(dev: &Dev, arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(binary())
+        .args(arguments)
+        .env("MILLPOND_BOOTSTRAP", &dev.grpc)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("`millpond` starts");
+    // A command that reads no input may be gone before it is written.
+    let _ = child.stdin.take().expect("standard input is piped").write_all(input);
+    child.wait_with_output().expect("it ends")
+}
+
+/// What a command that succeeds prints.
+fn succeed(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
+    let output = run(dev, arguments, input);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("the output is text")
+}
+
+/// The one line that a command prints when it fails.
+fn fail(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
+    let output = run(dev, arguments, input);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+    assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
+    stderr
+}
+
+fn dev() -> (tempfile::TempDir, Dev) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Dev::start(&DevOptions::new(folder.path()));
+    (folder, dev)
+}
+
+#[test]
+fn topics_are_created_changed_and_deleted() {
+    let (_folder, dev) = dev();
+    let create = ["topic", "create", "orders", "--partitions", "3", "--config", "retention.ms=60000"];
+    succeed(&dev, &create, b"");
+    assert!(fail(&dev, &create, b"").contains("orders"));
+    succeed(&dev, &[&create[..], &["--if-not-exists"]].concat(), b"");
+    succeed(&dev, &["topic", "alter", "orders", "--set", "segment.bytes=1048576", "--unset", "retention.ms"], b"");
+    succeed(&dev, &["topic", "add-partitions", "orders", "--total", "5"], b"");
+    let described = succeed(&dev, &["topic", "describe", "orders", "--output", "json"], b"");
+    let described: Value = serde_json::from_str(&described).expect("it is JSON");
+    assert_eq!(described["configs"], json!({"segment.bytes": "1048576"}));
+    assert_eq!(described["partitions"].as_array().map(Vec::len), Some(5));
+    assert_eq!(described["partitions"][4]["leader"], 0);
+    let cluster = succeed(&dev, &["cluster", "describe", "--output", "json"], b"");
+    let cluster: Value = serde_json::from_str(&cluster).expect("it is JSON");
+    assert_eq!((&cluster["brokers"][0]["leads"], &cluster["offline"]), (&json!(5), &json!([])));
+    assert_eq!(cluster["brokers"][0]["grpc"], dev.grpc.as_str());
+    succeed(&dev, &["topic", "delete", "orders", "--yes"], b"");
+    assert_eq!(succeed(&dev, &["topic", "list", "--output", "json"], b""), "{\"topics\":[]}\n");
+    assert!(fail(&dev, &["topic", "delete", "orders", "--yes"], b"").contains("orders"));
+    succeed(&dev, &["topic", "delete", "orders", "--yes", "--if-exists"], b"");
+}
+
+#[test]
+fn lines_come_back_as_they_were_written() {
+    let (_folder, dev) = dev();
+    let produce = ["produce", "lines", "--key-separator", ":", "--compression", "zstd"];
+    assert_eq!(succeed(&dev, &produce, b"a:1\n\nno key\n:empty key\nb:\xff"), "5 records\n");
+    let consume = |more: &[&str]| succeed(&dev, &[&["consume", "lines", "--until-end"], more].concat(), b"");
+    let format = ["--format", "%o %K %k %S|"];
+    assert_eq!(consume(&format), "0 1 a 1|1 -1  0|2 -1  6|3 0  9|4 1 b 1|");
+    assert_eq!(consume(&["--from", "3", "--max", "1", "--format", "%v\\n"]), "empty key\n");
+    assert_eq!(consume(&["--from", "latest"]), "");
+    let json: Vec<Value> =
+        consume(&["--output", "json"]).lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!((&json[1]["key"], &json[1]["value"]), (&Value::Null, &json!("")));
+    assert_eq!((&json[4]["value"], &json[4]["value_encoding"]), (&json!("/w=="), &json!("base64")));
+    // What was printed can be written again, also once it is in object storage.
+    succeed(&dev, &["topic", "flush", "lines"], b"");
+    let printed = consume(&["--output", "json"]);
+    assert_eq!(succeed(&dev, &["produce", "copy", "--json"], printed.as_bytes()), "5 records\n");
+    let copied = succeed(&dev, &[&["consume", "copy", "--until-end"], &format[..]].concat(), b"");
+    assert_eq!(copied, consume(&format));
+}
+
+#[test]
+fn a_bad_line_is_named_and_what_was_acknowledged_is_counted() {
+    let (_folder, dev) = dev();
+    let error =
+        fail(&dev, &["produce", "t", "--json"], b"{\"value\": \"a\"}\n{\"value\": null}\noops\n{\"value\": \"b\"}\n");
+    assert!(error.contains("line 3") && error.contains("2 records were acknowledged"), "{error}");
+    let read = succeed(&dev, &["consume", "t", "--until-end", "--format", "%S "], b"");
+    assert_eq!(read, "1 -1 ");
+}
+
+#[test]
+fn requests_that_cannot_be_met_say_why() {
+    let (_folder, dev) = dev();
+    assert!(fail(&dev, &["consume", "nothing-here", "--until-end"], b"").contains("nothing-here"));
+    succeed(&dev, &["topic", "create", "t", "--partitions", "2"], b"");
+    assert!(fail(&dev, &["consume", "t", "--partition", "2"], b"").contains("2 partitions"));
+    assert!(fail(&dev, &["consume", "t", "--from", "17"], b"").contains("17"));
+    assert!(fail(&dev, &["topic", "create", "bad name!"], b"").contains("it contains ' '"));
+}
+
+#[test]
+fn benchmarks_report_what_they_did() {
+    let (_folder, dev) = dev();
+    let run = ["bench", "produce", "b", "--records", "2000", "--size", "50", "--rate", "20000", "--producers", "2"];
+    let report: Value =
+        serde_json::from_str(&succeed(&dev, &[&run[..], &["--output", "json"]].concat(), b"")).expect("it is JSON");
+    assert_eq!((&report["records"], &report["bytes"]), (&json!(2000), &json!(100_000)));
+    assert!(report["latency_ms"]["p50"].as_f64() <= report["latency_ms"]["max"].as_f64(), "{report}");
+    let replay = succeed(&dev, &["bench", "replay", "b", "--output", "json"], b"");
+    let replay: Value = serde_json::from_str(&replay).expect("it is JSON");
+    assert_eq!((&replay["records"], &replay["bytes"]), (&json!(2000), &json!(100_000)));
+}
+
+#[test]
+fn a_second_dev_on_a_folder_or_a_port_is_refused_with_the_reason() {
+    let (folder, dev) = dev();
+    let start = |dir: &std::path::Path, port: &str| {
+        let ports = ["--grpc-port", port, "--kafka-port", "0", "--http-port", "0"];
+        let mut command = Command::new(binary());
+        let output = command.arg("dev").arg("--dir").arg(dir).args(ports).stdin(Stdio::null()).output();
+        let output = output.expect("`millpond` starts");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(start(folder.path(), "0").contains("another `millpond dev`"));
+    let other = tempfile::tempdir().expect("a temporary folder");
+    let error = start(other.path(), &dev.ports()[0].to_string());
+    assert!(error.contains(&format!("process {}", dev.pid())) && error.contains("--grpc-port"), "{error}");
+}

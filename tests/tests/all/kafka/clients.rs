@@ -1,0 +1,103 @@
+//! Clients that people use: kcat (librdkafka 2.0 on Debian) and confluent-kafka (the newest librdkafka).
+
+use super::wire::{Served, batches};
+use millpond_log::Batch;
+use millpond_log::codec::Codec;
+use millpond_tests::tools::{Tool, repository, skip};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+async fn run(program: &Path, arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the tool was found");
+    let mut stdin = child.stdin.take().expect("piped");
+    let feed = async {
+        stdin.write_all(input).await.expect("it reads its input");
+        drop(stdin);
+    };
+    let (output, ()) = tokio::join!(child.wait_with_output(), feed);
+    let output = output.expect("it can be waited for");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {arguments:?}: {said}", program.display());
+    output
+}
+
+/// About a megabyte of lines that compress, no two alike.
+fn lines() -> String {
+    (0..16_000).map(|number| format!("line {number} of a text that compresses, as text does, quite well\n")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kcat_compresses_with_every_codec_and_reads_it_back() {
+    let kcat = match Tool::Kcat.find() {
+        Ok(kcat) => kcat,
+        Err(why) => return skip("kcat_compresses_with_every_codec_and_reads_it_back", &why),
+    };
+    let served = Served::start().await;
+    let bootstrap = served.broker.kafka();
+    let mut raw = served.connect().await;
+    let text = lines();
+    for codec in [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+        // The topic is made by kcat's own Metadata request.
+        let topic = format!("kcat-{}", codec.name());
+        let produce = ["-b", bootstrap, "-P", "-t", &topic, "-p", "0", "-z", codec.name(), "-X", "acks=all"];
+        run(&kcat, &produce, text.as_bytes()).await;
+        let stored = batches(&raw.fetch(&topic, 0, 0).await);
+        assert!(!stored.is_empty());
+        // librdkafka sends a batch as it is when compressing it gains nothing, as with one of a single line.
+        let worth_it: Vec<&Batch> = stored.iter().filter(|batch| batch.record_count() > 100).collect();
+        assert!(!worth_it.is_empty(), "a megabyte is more than single lines");
+        for batch in worth_it {
+            assert_eq!(batch.codec(), Some(codec), "case A3: {topic}");
+        }
+        let consume =
+            ["-b", bootstrap, "-C", "-t", &topic, "-p", "0", "-o", "beginning", "-e", "-q", "-X", "check.crcs=true"];
+        let read = run(&kcat, &consume, b"").await;
+        assert!(read.stdout == text.as_bytes(), "{topic}: {} bytes came back of {}", read.stdout.len(), text.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kcat_lists_the_cluster_and_asks_for_offsets() {
+    let kcat = match Tool::Kcat.find() {
+        Ok(kcat) => kcat,
+        Err(why) => return skip("kcat_lists_the_cluster_and_asks_for_offsets", &why),
+    };
+    let served = Served::start().await;
+    let bootstrap = served.broker.kafka();
+    served.connect().await.create("t", 2, &[]).await;
+    let idempotent = ["-b", bootstrap, "-P", "-t", "t", "-p", "1", "-K", ":", "-X", "enable.idempotence=true"];
+    run(&kcat, &idempotent, b"a:1\nb:2\nc:3\n").await;
+    let listed = run(&kcat, &["-b", bootstrap, "-L"], b"").await;
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    assert!(listed.contains("topic \"t\" with 2 partitions") && listed.contains(bootstrap), "{listed}");
+    for (query, answer) in [("t:1:-1", "t [1] offset 3"), ("t:1:-2", "t [1] offset 0"), ("t:0:-1", "t [0] offset 0")] {
+        let found = run(&kcat, &["-b", bootstrap, "-Q", "-t", query], b"").await;
+        assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), answer);
+    }
+    let keys =
+        run(&kcat, &["-b", bootstrap, "-C", "-t", "t", "-p", "1", "-o", "1", "-e", "-q", "-f", "%o %k=%s\n"], b"")
+            .await;
+    assert_eq!(String::from_utf8_lossy(&keys.stdout), "1 b=2\n2 c=3\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confluent_kafka_gets_back_what_it_sent() {
+    let python = match Tool::ClientPython.find() {
+        Ok(python) => python,
+        Err(why) => return skip("confluent_kafka_gets_back_what_it_sent", &why),
+    };
+    let served = Served::start().await;
+    let script = repository().join("tests/clients/confluent.py");
+    let script = script.to_str().expect("a path of text");
+    let output = run(&python, &[script, "--bootstrap", served.broker.kafka()], b"").await;
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "10000 records there and back");
+}
