@@ -101,6 +101,11 @@ impl Broker {
         let batch = admit(&topic, records).inspect_err(|error| {
             self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));
         })?;
+        if batch.size() > self.inner.wal.batch_bytes_max() {
+            let message =
+                format!("a batch of {} bytes does not fit this broker's WAL files; send smaller ones", batch.size());
+            return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
+        }
         let metrics = Arc::clone(&self.inner.metrics);
         let size = u32::try_from(batch.size()).expect("max.message.bytes fits u32");
         let memory = Arc::clone(&self.inner.produce_memory).acquire_many_owned(size);

@@ -48,12 +48,19 @@ impl Broker {
         loop {
             let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
+                self.count_fetched(&answer);
                 return answer;
             }
             let changes = watched.iter_mut().flatten().map(|(_, view)| Box::pin(view.changed()));
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
         }
+    }
+
+    fn count_fetched(&self, answer: &[FetchedPartition]) {
+        let metrics = &self.inner().metrics;
+        metrics.fetch_requests.inc();
+        metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
     }
 
     async fn read_all(

@@ -322,6 +322,9 @@ impl Tierer {
                     let message = ShardMsg::Manifest { partition: change.partition, root: Arc::clone(&led.root) };
                     // The shard is gone only when the broker ends.
                     let _ = led.shard.send(message);
+                    // Whoever is told that it is done has to see it done.
+                    let seq = led.root.seq;
+                    let _ = led.view.wait_for(|view| view.manifest.seq >= seq).await;
                 }
                 // Another leads it, or this broker has a new session: the view tells, and what was uploaded is an orphan.
                 commit::Outcome::Fenced => {

@@ -193,7 +193,8 @@ pub struct Damage {
     pub file: PathBuf,
     /// Byte position of the first bad frame.
     pub position: u64,
-    /// The partitions that lost batches, each with the offset where the good part ends.
+    /// The partitions that lost frames, or may have, each with the offset where the good part ends. A partition of which nothing
+    /// is left at all cannot be named here: after damage, one that is missing from `Recovered::partitions` has lost its tail.
     pub partitions: Vec<(PartitionId, Offset)>,
 }
 

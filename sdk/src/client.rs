@@ -175,8 +175,7 @@ impl Client {
                 }
             }
         };
-        // A topic that does not exist is the answer, although the error is one that may pass.
-        self.until(deadline, Repeat::Safe, |error| error.code != Some(ErrorCode::UnknownTopicOrPartition), ask).await?;
+        self.until(deadline, Repeat::Safe, names_something_known, ask).await?;
         self.topic(topic).ok_or_else(|| Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic `{topic}`")))
     }
 
@@ -186,7 +185,7 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let deadline = Instant::now() + self.inner.config.api_timeout;
-        self.until(deadline, repeat, |_| true, |address| self.call_once(address, &call)).await
+        self.until(deadline, repeat, names_something_known, |address| self.call_once(address, &call)).await
     }
 
     /// Makes a unary call to the leader of a partition, with retries and fresh metadata after each failure.
@@ -314,6 +313,11 @@ impl Client {
     pub(crate) fn stream_channel(&self, address: &str) -> Result<Channel, Error> {
         self.inner.dialer.channel(address)
     }
+}
+
+/// A topic that does not exist is the answer, although Kafka calls the error one that may pass.
+fn names_something_known(error: &Error) -> bool {
+    error.code != Some(ErrorCode::UnknownTopicOrPartition)
 }
 
 fn named(address: &str, error: Error) -> Error {

@@ -136,7 +136,10 @@ fn open_files(source: &Source<'_>) -> Result<Vec<Arc<WalFile>>, Refused> {
 impl Scan<'_> {
     /// Reads to the log's end: which file, and where in it the next group goes.
     fn run(&mut self, unindexed: &mut BTreeSet<u64>) -> io::Result<(usize, u64)> {
-        let Some((mut at_file, mut at)) = self.begin() else { return Ok((0, 0)) };
+        let Some((mut at_file, mut at)) = self.begin() else {
+            self.nothing_left();
+            return Ok((0, 0));
+        };
         let mut proof = None;
         loop {
             let file = self.files[at_file].clone();
@@ -183,6 +186,15 @@ impl Scan<'_> {
             self.cursor.next_lsn = Some(head.first_lsn.0);
         }
         Some((first, BLOCK_BYTES))
+    }
+
+    /// No file holds a frame. That is damage if the log was closed with some.
+    fn nothing_left(&mut self) {
+        let Some(end) = self.source.clean_end.filter(|end| *end > Lsn(1)) else { return };
+        let file = self.files.first().map_or_else(|| self.source.dir.to_owned(), |file| file.path.clone());
+        let hole = Hole { from: Lsn(1), to: end, seq: None, copies: true };
+        self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+        self.cursor.next_lsn = Some(end.0);
     }
 
     fn head(&self, at_file: usize) -> io::Result<Option<FileHead>> {
@@ -303,8 +315,7 @@ impl Scan<'_> {
     fn finish(self, end_file: usize, position: u64, unindexed: BTreeSet<u64>) -> Log {
         let settled = self.source.settled;
         // A lost sync mark is no loss.
-        let mattered =
-            |bad: &&BadPlace| bad.hole.from >= settled && (bad.hole.seq.is_none() || bad.partition.is_some());
+        let mattered = |bad: &&BadPlace| bad.hole.to > settled && (bad.hole.seq.is_none() || bad.partition.is_some());
         let fresh: Vec<&BadPlace> = self.bad.iter().filter(mattered).collect();
         let mut bad = Vec::new();
         let mut tails = BTreeMap::new();

@@ -3,7 +3,7 @@
 //! Where frames are missing it keeps the good part before, and says so; it never bridges a gap.
 
 use super::scan::{Detail, Found};
-use super::tail::{Held, Place, Tail};
+use super::tail::{FIRST_SEQ, Held, Place, Tail};
 use millpond_log::frame::{FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Lsn, Offset};
 
@@ -73,7 +73,7 @@ impl Frames {
                 let originals = self.found.iter().filter(|piece| !piece.copied && piece.kind != FrameKind::State);
                 let before = originals.clone().filter(|piece| piece.lsn < hole.from).map(|piece| piece.seq).max();
                 let after = originals.filter(|piece| piece.lsn >= hole.to).map(|piece| piece.seq).min();
-                after != Some(before.map_or(2, |seq| seq + 2))
+                after != Some(before.map_or(FIRST_SEQ, |seq| seq + 2))
             }
         }
     }
@@ -91,6 +91,8 @@ impl Frames {
         let mut log =
             Log { epoch_seen: self.found.iter().map(|piece| piece.epoch).max().unwrap_or_default(), ..Log::default() };
         let Some(anchor) = anchor else {
+            // Without a state the first frame is there as long as its file is. If not, nothing says where the log begins.
+            log.cut = self.found.first().is_some_and(|first| first.seq != FIRST_SEQ);
             log.run(&self.found);
             return log.finish(end_seq);
         };
@@ -106,6 +108,24 @@ impl Frames {
         log.run(after);
         log.finish(end_seq)
     }
+}
+
+/// The batches that make up `[start, end)`, if all are there. Batches that were truncated may lie among them, or be missing with
+/// their files: going back from the end, the newest batch that ends where the next begins is the one, since whatever was
+/// appended after it and before it was truncated ends later.
+fn chain(pieces: &[Piece], start: Offset, end: Offset) -> Option<Vec<Held>> {
+    let (mut at, mut held) = (end, Vec::new());
+    for piece in pieces.iter().rev() {
+        if let Detail::Batch(entry) = piece.detail
+            && entry.end == at
+            && at > start
+        {
+            at = entry.base;
+            held.push(Held { entry, seq: piece.seq, prefix_hash: piece.prefix_hash, place: Some(piece.place) });
+        }
+    }
+    held.reverse();
+    (at == start).then_some(held)
 }
 
 #[derive(Default)]
@@ -137,15 +157,17 @@ impl Log {
             // Nothing had said where the log begins.
             return;
         }
-        let mut log = Log { start: Some((head.offset, head.prefix_hash)), end: head.offset, ..Log::default() };
         let named = before.iter().filter(|piece| (state.first_seq..state.end_seq).contains(&piece.seq));
-        // Truncated batches may still lie about, so truncations among them count; other frames are in the state.
-        let relevant = |piece: &&Piece| matches!(piece.kind, FrameKind::Batch | FrameKind::Truncate);
-        let pieces: Vec<Piece> = named.filter(relevant).copied().collect();
-        log.run(&pieces);
-        (self.start, self.end, self.held) = (log.start, log.end, log.held);
-        self.hw = state.hw;
-        self.cut = log.cut || self.end != state.end;
+        let named: Vec<Piece> = named.copied().collect();
+        (self.start, self.end, self.hw) = (Some((head.offset, head.prefix_hash)), state.end, state.hw);
+        if let Some(held) = chain(&named, head.offset, state.end) {
+            self.held = held;
+            return;
+        }
+        // Something is lost: keep what follows from the start on without a gap.
+        self.end = head.offset;
+        self.run(&named);
+        (self.hw, self.cut) = (state.hw, true);
     }
 
     fn run(&mut self, pieces: &[Piece]) {

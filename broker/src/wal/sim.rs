@@ -133,6 +133,23 @@ impl SimDisk {
         }
     }
 
+    /// Shortens the file at rest.
+    pub fn cut(&self, path: &Path, bytes: u64) {
+        let inner = &mut *self.inner();
+        let inode = inner.names.get(path).expect("the test names a file that exists");
+        let inode = inner.inodes.get_mut(inode).expect("a name leads to a file");
+        inode.cached.truncate(bytes as usize);
+        inode.durable.truncate(bytes as usize);
+        inode.dirty.clear();
+    }
+
+    /// Overwrites the first bytes of the file at rest.
+    pub fn overwrite(&self, path: &Path, bytes: &[u8]) {
+        for (at, new) in bytes.iter().enumerate() {
+            self.change(path, at, |byte| *byte = *new);
+        }
+    }
+
     /// Bytes of the file as a reader sees them; `None` if it does not exist.
     #[must_use]
     pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {

@@ -8,6 +8,9 @@ use millpond_log::frame::{Frame, FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
 use std::collections::VecDeque;
 
+/// Number of a partition's first frame. Records have even numbers, and 0 is nobody's.
+pub(super) const FIRST_SEQ: u64 = 2;
+
 /// Where a frame lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -121,7 +124,7 @@ impl Tail {
     ///
     /// Panics if a batch is not at the end, or a truncation is not between two batches: then the caller is wrong.
     pub(super) fn apply(&mut self, record: &WalRecord, freed: &mut Vec<Freed>) -> u64 {
-        let seq = self.next_seq.max(2);
+        let seq = self.next_seq.max(FIRST_SEQ);
         self.next_seq = seq + 2;
         match record {
             WalRecord::Batch { batch, append_time, prefix_hash, partition } => {

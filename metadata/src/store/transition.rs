@@ -86,11 +86,18 @@ impl Transition {
         if let Some((key, value)) = &self.proof
             && let Some(found) = seen.get(key)
             && found.value == *value
+            && self.moved(key, seen)
         {
             return Some(Settled::Committed(found.mod_revision));
         }
         let broken = self.guards.iter().filter(|guard| !guard.compare.holds(seen.get(guard.compare.key())));
         broken.map(|guard| guard.broken).min().map(Settled::Broken)
+    }
+
+    /// Whether the key is no longer as it was decided on. The unchanged key proves nothing (rule K5), not even when the
+    /// transition would put the same value.
+    fn moved(&self, key: &Bytes, seen: &Seen) -> bool {
+        self.guards.iter().any(|guard| guard.compare.key() == key && !guard.compare.holds(seen.get(key)))
     }
 }
 

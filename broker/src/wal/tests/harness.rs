@@ -270,6 +270,11 @@ pub(super) fn check(client: &Client, wal: &Wal) {
     }
 }
 
+/// The WAL files, oldest first.
+pub(super) fn wal_files(disk: &SimDisk) -> Vec<std::path::PathBuf> {
+    disk.paths().into_iter().filter(|path| path.extension() == Some("wal".as_ref())).collect()
+}
+
 pub(super) fn recovered(recovered: &Recovered, partition: PartitionId) -> &RecoveredPartition {
     recovered.partitions.iter().find(|found| found.partition == partition).expect("the partition is recovered")
 }
