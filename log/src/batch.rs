@@ -1,6 +1,7 @@
 //! Kafka record batch v2: the zero-copy view that travels unchanged from producer to bucket, its validation and its encoding.
 //!
-//! A batch is never re-encoded: placing it in a partition patches the header, which is held apart from the shared records.
+//! The records are shared, never copied: placing a batch in a partition patches its header, which is held apart. Only a topic's
+//! `compression.type` has a batch encoded anew.
 
 mod admit;
 mod builder;
