@@ -12,7 +12,9 @@ use crate::wal::TailReadError;
 use futures::future::select_all;
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use tracing::field::Empty;
 
 /// Times one partition is looked at again within one read, because its tail was trimmed between the view and the read.
 const LOOKS_MAX: usize = 3;
@@ -37,30 +39,45 @@ impl Broker {
     ///
     /// Answers by `wait_max` whether the object store does or not (case F4): what could not be read by then comes back empty.
     pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
-        let deadline = clock::monotonic() + request.wait_max;
-        let mut watched: Vec<Result<(PartitionId, ViewReceiver), ApiError>> = request
-            .partitions
-            .iter()
-            .map(|wanted| {
-                self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone()))
-            })
-            .collect();
+        let span = tracing::debug_span!("fetch", partitions = request.partitions.len(), batches = Empty, bytes = Empty);
+        self.fetch_and_wait(request).instrument(span).await
+    }
+
+    async fn fetch_and_wait(&self, request: FetchRequest) -> Vec<FetchedPartition> {
+        let begun = clock::monotonic();
+        let deadline = begun + request.wait_max;
+        let mut waited = false;
+        let mut watched = tracing::debug_span!("find").in_scope(|| self.find(&request));
         loop {
             let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
-                self.count_fetched(&answer);
+                self.count_fetched(&answer, clock::monotonic() - begun, waited);
                 return answer;
             }
+            waited = true;
+            tracing::debug!("waiting for records");
             let changes = watched.iter_mut().flatten().map(|(_, view)| Box::pin(view.changed()));
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
         }
     }
 
-    fn count_fetched(&self, answer: &[FetchedPartition]) {
-        let metrics = &self.inner().metrics;
-        metrics.fetch_requests.inc();
-        metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
+    /// The views of the partitions asked for.
+    fn find(&self, request: &FetchRequest) -> Vec<Result<(PartitionId, ViewReceiver), ApiError>> {
+        let find = |wanted: &FetchPartition| {
+            self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone()))
+        };
+        request.partitions.iter().map(find).collect()
+    }
+
+    fn count_fetched(&self, answer: &[FetchedPartition], took: Duration, waited: bool) {
+        let batches = answer.iter().map(|part| part.batches.len() as u64).sum();
+        let bytes = answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum();
+        self.metrics().fetched(batches, bytes, took, waited);
+        for error in answer.iter().filter_map(|part| part.error.as_ref()) {
+            self.metrics().failed("Fetch", error.code);
+        }
+        tracing::Span::current().record("batches", batches).record("bytes", bytes);
     }
 
     async fn read_all(
@@ -142,7 +159,8 @@ impl Broker {
         if budget.bytes == 0 && !budget.may_overshoot {
             return Ok(Some(Read { batches: Vec::new(), filled: true }));
         }
-        match self.wal().read(id, offset, end, budget.bytes).await {
+        let tail = self.wal().read(id, offset, end, budget.bytes);
+        match tail.instrument(tracing::debug_span!("read", from = "wal")).await {
             Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
                 let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
@@ -163,6 +181,7 @@ impl Broker {
 
 /// Cuts what was read to whole batches within the budget. Only the answer's first batch may overshoot (cases F2, F3).
 fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
+    let _assemble = tracing::debug_span!("assemble").entered();
     let mut taken = 0;
     let mut kept = Vec::with_capacity(batches.len());
     let mut filled = false;

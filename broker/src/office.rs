@@ -2,7 +2,9 @@
 
 use crate::broker::Broker;
 use crate::catalog::{PartitionHandle, Placement, Topic};
+use crate::clock;
 use crate::partitions::shard::ShardMsg;
+use crate::session::SessionHandle;
 use crate::wal::Wal;
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
@@ -40,6 +42,8 @@ pub(crate) struct Registrar {
     pub(crate) broker: BrokerId,
     pub(crate) record: SessionRecord,
     pub(crate) ttl: Duration,
+    /// Told when a lease begins.
+    pub(crate) session: SessionHandle,
 }
 
 impl Registrar {
@@ -52,13 +56,18 @@ impl Registrar {
             durable_lsn: Lsn(0),
             ttl: self.ttl,
         };
-        let session = loop {
+        let mut told = false;
+        let (session, sent) = loop {
+            let sent = clock::monotonic();
             match self.store.register_broker(&registration).await {
-                Ok(Registered::Session(session)) => break session,
+                Ok(Registered::Session(session)) => break (session, sent),
                 Ok(Registered::StaleDisk { reason }) => return Err(OfficeError::StaleDisk { reason }),
                 Ok(Registered::StaleMetadata { reason }) => return Err(OfficeError::StaleMetadata { reason }),
                 Ok(Registered::Occupied { wal_gen }) => {
-                    tracing::warn!(%wal_gen, "another process holds this broker's id; waiting for its lease to end");
+                    // Once, however often it is looked at.
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(%wal_gen, "another process holds this broker's id; waiting for its lease to end");
+                    }
                 }
                 Ok(Registered::Conflict | Registered::Unknown) => {}
                 Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot register yet"),
@@ -72,6 +81,7 @@ impl Registrar {
             .map_err(|error| OfficeError::Wal(error.to_string()))?
             .map_err(|error| OfficeError::Wal(error.to_string()))?;
         self.store.refresh_broker(&session, millpond_metadata::kv::Revision(session.inc.0), Lsn(0)).await?;
+        self.session.renewed(sent);
         Ok(session)
     }
 }
@@ -86,7 +96,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
-            () = keep_alive(&registrar.store, session) => {}
+            () = keep_alive(&registrar.store, session, broker.session_handle()) => {}
         }
         tracing::warn!(incarnation = %session.inc, "the session was lost; stepping down and registering again");
         broker.session_handle().set(None);
@@ -101,11 +111,12 @@ pub(crate) async fn run(
 }
 
 /// Returns when the lease has ended.
-async fn keep_alive(store: &Store, session: Session) {
+async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) {
     loop {
         tokio::time::sleep(session.ttl / 3).await;
+        let sent = clock::monotonic();
         match store.kv().keep_alive(session.lease).await {
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => handle.renewed(sent),
             Ok(None) => return,
             Err(error) => tracing::warn!(%error, "the lease could not be renewed; trying again"),
         }

@@ -24,6 +24,16 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
+        self.counted("ListOffsets", self.find_offset(topic, partition, spec, isolation).await)
+    }
+
+    async fn find_offset(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        spec: OffsetSpec,
+        isolation: Isolation,
+    ) -> Result<Option<FoundOffset>, ApiError> {
         let handle = self.partition(topic, partition)?;
         let view = handle.view.borrow().clone();
         let visible = view.visible;

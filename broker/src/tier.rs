@@ -7,9 +7,10 @@ pub(crate) mod upload;
 
 use crate::api::ApiError;
 use crate::clock;
-use crate::metrics::Metrics;
+use crate::metrics::TierMeters;
 use crate::partitions::shard::{ShardMsg, ShardSender};
 use crate::partitions::view::{PartitionView, ViewReceiver};
+use crate::telemetry::TracedTails;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
 use commit::{Change, CommitError, Committer};
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 use upload::{Source, UploadError, Uploaded, Uploader};
 
 /// Objects under way at once. Two keep the bucket busy while one is built; each is held in memory meanwhile.
@@ -99,7 +101,29 @@ struct FlushWish {
     done: oneshot::Sender<Result<(), ApiError>>,
 }
 
-type UploadTask = BoxFuture<'static, (PlannedObject, Result<Uploaded, UploadError>)>;
+type UploadTask = BoxFuture<'static, (Flush, Result<Uploaded, UploadError>)>;
+
+/// One object under way, from its plan to its commit.
+struct Flush {
+    planned: PlannedObject,
+    spans: FlushSpans,
+}
+
+/// Where the traces go on. Empty and disabled where nobody traces.
+struct FlushSpans {
+    /// The object's own.
+    flush: Span,
+    /// One in the trace of each traced batch that is uploaded.
+    batches: Vec<Span>,
+}
+
+impl FlushSpans {
+    fn failed(&self) {
+        for span in std::iter::once(&self.flush).chain(&self.batches) {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+}
 
 /// The task's state.
 pub(crate) struct Tierer {
@@ -108,7 +132,8 @@ pub(crate) struct Tierer {
     pub(crate) tiered: Arc<Tiered>,
     pub(crate) uploader: Uploader,
     pub(crate) committer: Committer,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) meters: TierMeters,
+    pub(crate) traced: Arc<TracedTails>,
     pub(crate) interval: Duration,
     pub(crate) state: TierState,
 }
@@ -135,7 +160,7 @@ impl Tierer {
                     Some(request) => self.on_request(request).await,
                     None => return,
                 },
-                Some((planned, outcome)) = self.state.uploads.next() => self.on_uploaded(planned, outcome).await,
+                Some((flush, outcome)) = self.state.uploads.next() => self.on_uploaded(flush, outcome).await,
                 _ = tick.tick() => self.apply_retention().await,
             }
             self.grant_wishes();
@@ -210,10 +235,38 @@ impl Tierer {
         self.state.uploading.extend(planned.tails.iter().map(|tail| tail.partition));
         let uploader = self.uploader.clone();
         let gc_epoch = self.committer.gc_epoch();
+        let spans = self.flush_spans(&planned);
+        let meters = self.meters.clone();
         self.state.uploads.push(Box::pin(async move {
-            let outcome = uploader.upload(sources, gc_epoch).await;
-            (planned, outcome)
+            let begun = clock::monotonic();
+            let span = tracing::debug_span!(parent: &spans.flush, "upload_object");
+            let outcome = uploader.upload(sources, gc_epoch).instrument(span).await;
+            meters.upload_seconds.record((clock::monotonic() - begun).as_secs_f64(), &[]);
+            (Flush { planned, spans }, outcome)
         }));
+    }
+
+    fn flush_spans(&self, planned: &PlannedObject) -> FlushSpans {
+        let flush = tracing::debug_span!(
+            parent: None,
+            "flush",
+            segments = planned.tails.len(),
+            bytes = planned.tails.iter().map(|tail| tail.bytes).sum::<u64>(),
+            otel.status_code = tracing::field::Empty,
+        );
+        if flush.is_disabled() {
+            return FlushSpans { flush, batches: Vec::new() };
+        }
+        let uploads = |tail: &Tail| self.traced.uploads(tail.partition, &(tail.tiered_end..tail.lso));
+        let batches: Vec<Span> = planned.tails.iter().flat_map(uploads).collect();
+        // First this way: whether the object's span is kept is decided by the spans it is linked to.
+        for batch in &batches {
+            flush.follows_from(batch);
+        }
+        for batch in &batches {
+            batch.follows_from(&flush);
+        }
+        FlushSpans { flush, batches }
     }
 
     /// The committed tail of a partition, unless it is empty or being uploaded.
@@ -251,12 +304,17 @@ impl Tierer {
         })
     }
 
-    async fn on_uploaded(&mut self, planned: PlannedObject, outcome: Result<Uploaded, UploadError>) {
+    async fn on_uploaded(&mut self, flush: Flush, outcome: Result<Uploaded, UploadError>) {
+        let Flush { planned, spans } = flush;
         for tail in &planned.tails {
             self.state.uploading.remove(&tail.partition);
         }
         let committed = match outcome {
-            Ok(uploaded) => self.commit_upload(uploaded).await.map_err(|error| error.to_string()),
+            Ok(uploaded) => {
+                let commit = tracing::debug_span!(parent: &spans.flush, "commit");
+                let committed = self.commit_upload(uploaded).instrument(commit).await;
+                committed.map_err(|error| crate::refusals::storage_error(&error).message)
+            }
             Err(UploadError::Moved { .. }) => return,
             Err(error) => Err(crate::refusals::storage_error(&error).message),
         };
@@ -265,12 +323,15 @@ impl Tierer {
                 self.state.failures = 0;
                 self.state.paused_until = None;
             }
-            Err(reason) => self.pause(&reason),
+            Err(reason) => {
+                spans.failed();
+                self.pause(&reason);
+            }
         }
     }
 
     fn pause(&mut self, reason: &str) {
-        self.metrics.upload_errors.inc();
+        self.meters.upload_errors.add(1, &[]);
         let doubled = BACKOFF_MIN.saturating_mul(1 << self.state.failures.min(16)).min(BACKOFF_MAX);
         self.state.failures += 1;
         let pause = doubled.mul_f64(rand::random_range(0.5..1.0));
@@ -284,8 +345,8 @@ impl Tierer {
 
     /// Commits the segments of one object: manifests first, then everyone hears of it (rule T6).
     async fn commit_upload(&mut self, uploaded: Uploaded) -> Result<(), CommitError> {
-        self.metrics.uploads.inc();
-        self.metrics.upload_bytes.inc_by(uploaded.object.length);
+        self.meters.uploads.add(1, &[]);
+        self.meters.upload_bytes.add(uploaded.object.length, &[]);
         let mut changes = Vec::with_capacity(uploaded.object.segments.len());
         for placed in &uploaded.object.segments {
             let entry = SegmentEntry::new(uploaded.key, uploaded.object.length, placed.clone());
@@ -308,7 +369,9 @@ impl Tierer {
         changes: Vec<Change>,
         producers: &BTreeMap<PartitionId, ProducerTable>,
     ) -> Result<(), CommitError> {
-        let outcomes = self.committer.commit(&changes, &self.metrics).await?;
+        let begun = clock::monotonic();
+        let outcomes = self.committer.commit(&changes, &self.meters).await?;
+        self.meters.commit_seconds.record((clock::monotonic() - begun).as_secs_f64(), &[]);
         let mut fenced = false;
         for (change, outcome) in changes.into_iter().zip(outcomes) {
             let Some(led) = self.state.led.get_mut(&change.partition) else { continue };
@@ -318,7 +381,7 @@ impl Tierer {
                     led.revision = revision;
                     if let Some(table) = producers.get(&change.partition) {
                         led.producers = table.clone();
-                        self.metrics.segments_committed.inc();
+                        self.meters.segments.add(1, &[]);
                     }
                     let message = ShardMsg::Manifest { partition: change.partition, root: Arc::clone(&led.root) };
                     // The shard is gone only when the broker ends.
@@ -346,7 +409,8 @@ impl Tierer {
             if start > led.root.log_start
                 && let Err(error) = self.move_log_start(partition, start).await
             {
-                tracing::warn!(%partition, %error, "retention could not be applied; it is tried again");
+                let error = crate::refusals::storage_error(&error).message;
+                tracing::warn!(%partition, error, "retention could not be applied; it is tried again");
                 return;
             }
         }

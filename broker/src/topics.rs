@@ -38,6 +38,10 @@ impl Broker {
 
     /// Creates a topic; its partitions have a leader when this returns.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+        self.counted("CreateTopic", self.create(topic).await)
+    }
+
+    async fn create(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
@@ -90,6 +94,10 @@ impl Broker {
 
     /// Deletes a topic for good.
     pub async fn delete_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
+        self.counted("DeleteTopic", self.delete(topic).await)
+    }
+
+    async fn delete(&self, topic: &TopicRef) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         let session = self.session()?;
@@ -112,6 +120,10 @@ impl Broker {
 
     /// Grows a topic to `total` partitions.
     pub async fn create_partitions(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
+        self.counted("CreatePartitions", self.grow(topic, total, validate_only).await)
+    }
+
+    async fn grow(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         if total <= topic.record.partitions {
@@ -146,6 +158,15 @@ impl Broker {
 
     /// Sets (`Some`) and unsets (`None`) settings of a topic, all or none.
     pub async fn alter_topic(
+        &self,
+        topic: &TopicRef,
+        changes: BTreeMap<String, Option<String>>,
+        validate_only: bool,
+    ) -> Result<(), ApiError> {
+        self.counted("AlterTopic", self.alter(topic, changes, validate_only).await)
+    }
+
+    async fn alter(
         &self,
         topic: &TopicRef,
         changes: BTreeMap<String, Option<String>>,
@@ -193,6 +214,15 @@ impl Broker {
         partition: u32,
         before: Option<Offset>,
     ) -> Result<Offset, ApiError> {
+        self.counted("DeleteRecords", self.move_log_start(topic, partition, before).await)
+    }
+
+    async fn move_log_start(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        before: Option<Offset>,
+    ) -> Result<Offset, ApiError> {
         let handle = self.partition(topic, partition)?;
         let (done, answer) = oneshot::channel();
         self.inner().tier.send(TierRequest::DeleteRecords { partition: handle.id, before, done });
@@ -201,6 +231,10 @@ impl Broker {
 
     /// Uploads what is committed of every partition of the topic, now.
     pub async fn flush_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
+        self.counted("FlushTopic", self.flush(topic).await)
+    }
+
+    async fn flush(&self, topic: &TopicRef) -> Result<(), ApiError> {
         let topic = self.inner().catalog.topic(topic)?;
         let (done, answer) = oneshot::channel();
         let partitions = topic.partitions.iter().map(|handle| handle.id).collect();

@@ -30,6 +30,14 @@ pub(crate) struct Launch {
 impl Launch {
     /// Runs the broker until the process is asked to end. Prints the ready line once it serves.
     pub(crate) async fn run(self) -> Result<(), Failure> {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            cluster = self.cluster,
+            data_dir = %self.config.data_dir.display(),
+            metadata = %self.metadata.display(),
+            object_store = self.objects,
+            "starting"
+        );
         let mut shutdown = Shutdown::listen()?;
         let opened = format!("cannot open the metadata in `{}`", self.metadata.display());
         let metadata = Arc::new(Embedded::open(&self.metadata, Arc::new(SystemClock::start())).doing(opened)?);

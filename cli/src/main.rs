@@ -9,7 +9,6 @@ mod failure;
 mod flights;
 mod input;
 mod launch;
-mod logging;
 mod output;
 mod ports;
 mod progress;
@@ -19,6 +18,7 @@ mod schemas;
 mod settings;
 mod signals;
 mod store;
+mod telemetry;
 mod time;
 mod units;
 

@@ -3,11 +3,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A running `millpond dev` with one broker. Killed when dropped.
 pub struct Dev {
-    child: Child,
+    process: Process,
     /// Address of the gRPC door.
     pub grpc: String,
     /// Address of the Kafka door.
@@ -25,13 +25,15 @@ pub struct DevOptions {
     pub ports: [u16; 3],
     /// More arguments.
     pub arguments: Vec<String>,
+    /// Variables set for it.
+    pub variables: Vec<(String, String)>,
 }
 
 impl DevOptions {
     /// On free ports, with the defaults.
     #[must_use]
     pub fn new(dir: &Path) -> DevOptions {
-        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new() }
+        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new(), variables: Vec::new() }
     }
 }
 
@@ -42,27 +44,7 @@ impl Dev {
     /// If it ends before it is ready.
     #[must_use]
     pub fn start(options: &DevOptions) -> Dev {
-        let [grpc, kafka, http] = options.ports.map(|port| port.to_string());
-        let mut child = Command::new(binary())
-            .args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"])
-            .arg(&options.dir)
-            .args(&options.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("`millpond` starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
-        let Some(ready) = ready else {
-            let status = child.wait().expect("it ended");
-            panic!("`millpond dev` ended before it was ready: {status}");
-        };
-        let address = |name: &str| {
-            let found = ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            found.unwrap_or_else(|| panic!("no {name} in `{ready}`")).to_owned()
-        };
-        Dev { grpc: address("grpc"), kafka: address("kafka"), http: address("http"), child }
+        StartingDev::start(options).ready()
     }
 
     /// The ports it listens on, to start it again where clients look for it.
@@ -76,14 +58,87 @@ impl Dev {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.child.id()
     }
 
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(mut self) {
-        self.end();
+        self.process.end();
     }
 
+    /// Asks it to end (SIGTERM).
+    ///
+    /// # Panics
+    /// If it has ended already.
+    pub fn ask_to_end(&self) {
+        let pid = rustix::process::Pid::from_child(&self.process.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// If it did not end well.
+    pub fn ended(mut self) {
+        let status = self.process.child.wait().expect("it can be waited for");
+        assert!(status.success(), "`millpond dev` ended with {status}");
+    }
+}
+
+/// A `millpond dev` that is not ready yet.
+pub struct StartingDev {
+    process: Process,
+    stdout: ChildStdout,
+}
+
+/// Killed when dropped.
+struct Process {
+    child: Child,
+}
+
+impl StartingDev {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// If the binary cannot be run.
+    #[must_use]
+    pub fn start(options: &DevOptions) -> StartingDev {
+        let [grpc, kafka, http] = options.ports.map(|port| port.to_string());
+        let mut child = Command::new(binary())
+            .args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"])
+            .arg(&options.dir)
+            .args(&options.arguments)
+            .envs(options.variables.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("`millpond` starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        StartingDev { process: Process { child }, stdout }
+    }
+
+    /// Waits for its ready line.
+    ///
+    /// # Panics
+    /// If it ends before it is ready.
+    #[must_use]
+    pub fn ready(self) -> Dev {
+        let StartingDev { mut process, stdout } = self;
+        let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
+        let Some(ready) = ready else {
+            let status = process.child.wait().expect("it ended");
+            panic!("`millpond dev` ended before it was ready: {status}");
+        };
+        let address = |name: &str| {
+            let found = ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            found.unwrap_or_else(|| panic!("no {name} in `{ready}`")).to_owned()
+        };
+        Dev { grpc: address("grpc"), kafka: address("kafka"), http: address("http"), process }
+    }
+}
+
+impl Process {
     fn end(&mut self) {
         // It may have ended by itself; then there is nothing to kill.
         let _ = self.child.kill();
@@ -91,7 +146,7 @@ impl Dev {
     }
 }
 
-impl Drop for Dev {
+impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }

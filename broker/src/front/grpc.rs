@@ -3,6 +3,7 @@
 //! Decodes, calls one method of `Broker`, encodes. Streams are pulled by the transport: a client that does not read its
 //! answers stops us from reading its requests, and cannot grow our memory.
 
+mod accept;
 mod admin;
 mod answers;
 mod convert;
@@ -11,14 +12,17 @@ mod log;
 mod produce;
 mod status;
 mod subscriptions;
+mod taken;
 
 use crate::Broker;
+use crate::metrics::Metrics;
 use millpond_proto::v1::admin_server::AdminServer;
 use millpond_proto::v1::log_server::LogServer;
 use millpond_proto::{
     CONNECTION_WINDOW_BYTES, FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES,
 };
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +57,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let stop = CancellationToken::new();
+    let metrics = Arc::clone(&broker.inner().metrics);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<LogServer<log::LogService>>().await;
     health.set_serving::<AdminServer<admin::AdminService>>().await;
@@ -63,7 +68,7 @@ pub async fn serve(
     let mut routes = Routes::builder();
     routes.add_service(log).add_service(admin).add_service(health_service);
     add_reflection(&mut routes);
-    serve_routes(routes.routes(), health, listener, stop, shutdown).await
+    serve_routes(metrics, routes.routes(), health, listener, stop, shutdown).await
 }
 
 /// Adds server reflection in both versions that tools ask for.
@@ -78,13 +83,14 @@ fn add_reflection(routes: &mut RoutesBuilder) {
 }
 
 async fn serve_routes(
+    metrics: Arc<Metrics>,
     routes: Routes,
     health: HealthReporter,
     listener: TcpListener,
     stop: CancellationToken,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = accept::counted(TcpIncoming::from(listener).with_nodelay(Some(true)), Arc::clone(&metrics));
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -92,7 +98,7 @@ async fn serve_routes(
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .trace_fn(|request| tracing::debug_span!("grpc", method = request.uri().path()))
+        .trace_fn(move |request| taken::call(&metrics, request))
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
     let cut = async {

@@ -23,6 +23,7 @@ pub use request::{Request, RequestError, decode_request};
 pub use wire::Malformed;
 
 use crate::Broker;
+use crate::metrics;
 use connection::{End, Limits};
 use door::Door;
 use frame::{Foreign, FrameError};
@@ -93,6 +94,7 @@ async fn connection(broker: Broker, stream: TcpStream, peer: SocketAddr, stop: C
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
     }
+    let _open = broker.metrics().connection(metrics::Door::Kafka);
     let local = stream.local_addr();
     let (reader, writer) = stream.into_split();
     let door = Door::new(broker.clone());

@@ -2,7 +2,7 @@
 
 use super::Led;
 use super::upload::Uploader;
-use crate::metrics::Metrics;
+use crate::metrics::TierMeters;
 use crate::session::SessionHandle;
 use crate::tiered::TieredError;
 use millpond_log::manifest::{Dropped, ManifestRoot};
@@ -108,7 +108,7 @@ impl Committer {
     }
 
     /// Commits changes of different partitions; the outcomes are in their order.
-    pub(crate) async fn commit(&self, changes: &[Change], metrics: &Metrics) -> Result<Vec<Outcome>, CommitError> {
+    pub(crate) async fn commit(&self, changes: &[Change], meters: &TierMeters) -> Result<Vec<Outcome>, CommitError> {
         let commits: Vec<TierCommit> = changes
             .iter()
             .map(|change| TierCommit {
@@ -122,7 +122,7 @@ impl Committer {
             .collect();
         for _ in 0..TRIES_MAX {
             let session = self.session.get().ok_or(CommitError::NoSession)?;
-            metrics.metadata_tier_transactions.inc();
+            meters.transactions.add(1, &[]);
             let answers = self.store.commit_tier(&session, &commits).await;
             let settled: Result<Vec<Option<Outcome>>, CommitError> = answers.into_iter().map(settle).collect();
             match settled? {

@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 /// Least files of a WAL: one being written, two of ballast, one that permits can count on.
@@ -200,6 +200,7 @@ fn start(
         label: Mutex::new((label_file, opening.label.clone())),
         damage: Mutex::new(state_file::decode_damage(&remembered)),
         listeners: Mutex::new(Listeners::default()),
+        meters: OnceLock::new(),
     });
     let mut writer = Writer {
         shared: shared.clone(),

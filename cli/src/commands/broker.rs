@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::launch::Launch;
-use crate::logging::LogArgs;
 use crate::settings::{Door, MetadataUrl, Resolved, Settings};
+use crate::telemetry::{Telemetry, TelemetrySettings};
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
 use std::path::PathBuf;
@@ -22,26 +22,35 @@ pub(crate) struct Args {
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
-    log: LogArgs,
+    telemetry: TelemetrySettings,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    args.log.begin("info");
-    let file = args.config.as_deref().map_or(Ok(Settings::default()), Settings::read)?;
-    launch(args.settings.or(file).resolve()?).run().await
+    let file = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
+    let resolved = args.settings.or(file.0).resolve()?;
+    let instance = format!("{}/{}", resolved.cluster, id(&resolved));
+    let telemetry = args.telemetry.or(file.1).begin("info", instance)?;
+    let outcome = launch(resolved, &telemetry).run().await;
+    telemetry.end().await;
+    outcome
 }
 
-fn launch(resolved: Resolved) -> Launch {
+/// One broker has the first id; more come with replication.
+fn id(resolved: &Resolved) -> BrokerId {
+    BrokerId(resolved.id.unwrap_or(0))
+}
+
+fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
     let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
-    let defaults = Config::local(resolved.data_dir);
+    let defaults = Config::local(resolved.data_dir.clone());
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
-        // One broker has the first id; more come with replication.
-        id: BrokerId(resolved.id.unwrap_or(0)),
+        id: id(&resolved),
         rack: resolved.rack,
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
         http: Listener { bind: resolved.http, advertise: None },
+        otlp: telemetry.otlp.clone(),
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
         cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),

@@ -388,7 +388,8 @@ async fn port()
     super::add_reflection(&mut routes);
     let (shut, down) = oneshot::channel::<()>();
     let down = async move { down.await.unwrap_or_default() };
-    let serve = super::serve_routes(routes.routes(), health, listener, CancellationToken::new(), down);
+    let metrics = std::sync::Arc::new(crate::metrics::Metrics::new(|builder| builder));
+    let serve = super::serve_routes(metrics, routes.routes(), health, listener, CancellationToken::new(), down);
     (address, shut, tokio::spawn(serve))
 }
 
