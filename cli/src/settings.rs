@@ -300,7 +300,7 @@ mod tests {
             ("grpc-listen = 'localhost'", "grpc-listen"),
             ("id = -1", "id"),
             ("= 1", "TOML"),
-            ("log = 'millpond=loud'", "invalid"),
+            ("log = 'millpond=loud'", "level"),
             ("log = 'info'\nlog = 'warn'", "duplicate"),
             ("log-format = 'xml'", "xml"),
             ("trace_ratio = 2.0", "between 0 and 1"),

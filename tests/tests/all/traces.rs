@@ -33,15 +33,19 @@ impl Cause {
 }
 
 /// A broker that traces nothing by itself: what arrives was sampled by its client.
-async fn traced_dev(collector: &Collector) -> (tempfile::TempDir, Dev, Client, LogClient<Channel>) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+fn options(folder: &tempfile::TempDir, collector: &Collector) -> DevOptions {
     let mut options = DevOptions::new(folder.path());
     options.arguments = vec!["--trace-ratio".to_owned(), "0".to_owned()];
     options.variables = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), collector.endpoint()),
         ("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "100".to_owned()),
     ];
-    let dev = Dev::start(&options);
+    options
+}
+
+async fn traced_dev(collector: &Collector) -> (tempfile::TempDir, Dev, Client, LogClient<Channel>) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Dev::start(&options(&folder, collector));
     let client = Client::connect(&dev.grpc).await.expect("the broker is up");
     Admin::new(&client).create_topic(NewTopic::new(TOPIC)).await.expect("the topic is new");
     let log = LogClient::connect(format!("http://{}", dev.grpc)).await.expect("the broker is up");
@@ -191,7 +195,7 @@ async fn each_message_of_a_produce_stream_joins_the_trace_of_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fetch_tells_where_it_read() {
     let collector = Collector::start().await;
-    let (_folder, _dev, client, mut log) = traced_dev(&collector).await;
+    let (folder, dev, client, mut log) = traced_dev(&collector).await;
     log.produce_one(produce(b"to be read")).await.expect("acknowledged");
     let read = async |log: &mut LogClient<Channel>, trace: u128| {
         let cause = Cause { trace, span: 7, sampled: true };
@@ -210,6 +214,12 @@ async fn a_fetch_tells_where_it_read() {
     assert!(!from_tail.has("plan"));
 
     Admin::new(&client).flush_topic(TOPIC).await.expect("it is uploaded");
+    // A broker that lost its disk reads what is in the bucket all the same (rule F4).
+    dev.ask_to_end();
+    tokio::task::spawn_blocking(move || dev.ended()).await.expect("it ends well");
+    std::fs::remove_dir_all(folder.path().join("broker-0")).expect("nobody holds it");
+    let dev = Dev::start(&options(&folder, &collector));
+    let mut log = LogClient::connect(format!("http://{}", dev.grpc)).await.expect("the broker is up");
     let from_bucket = read(&mut log, 0xb).await;
     let fetch = from_bucket.child(from_bucket.span("grpc"), "fetch");
     from_bucket.child(fetch, "plan");
