@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Run a broker for local work, with its data in one folder
     Dev(dev::Args),
     /// Run one broker of a fleet
-    Broker(broker::Args),
+    Broker(Box<broker::Args>),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
     /// Write records, one for each line of input
@@ -46,7 +46,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
     match command {
         Command::Demo(args) => client(demo::run(args)),
         Command::Dev(args) => client(dev::run(args)),
-        Command::Broker(args) => client(broker::run(args)),
+        Command::Broker(args) => client(broker::run(*args)),
         Command::Topic(args) => client(topic::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
