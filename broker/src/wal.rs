@@ -333,10 +333,10 @@ impl Wal {
         Lsn(self.shared.durable_lsn.load(Ordering::Acquire))
     }
 
-    /// Largest batch the WAL can hold, in bytes: one file less its head and the frame's.
+    /// Largest batch the WAL takes, in bytes: about a quarter of a file.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        (self.shared.options.file_bytes - 2 * BLOCK_BYTES) as usize - FRAME_HEAD_BYTES
+        space::batch_bytes_max(self.shared.options.file_bytes)
     }
 
     /// Reserves room for a batch of `bytes` (its size).
@@ -345,8 +345,12 @@ impl Wal {
     /// back by itself after a trim, or when the disk has space again.
     #[must_use]
     pub fn reserve(&self, bytes: usize) -> Option<WalPermit> {
-        let cost = self.shared.space.reserve(bytes)?;
-        Some(WalPermit { shared: self.shared.clone(), cost })
+        let cost = self.shared.space.reserve(bytes);
+        if cost.is_none() {
+            // The writer may be able to give a file up; it may be asleep.
+            self.shared.queue.nudge();
+        }
+        Some(WalPermit { shared: self.shared.clone(), cost: cost? })
     }
 
     /// An appender that reports to `events`.

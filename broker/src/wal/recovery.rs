@@ -143,13 +143,18 @@ impl Scan<'_> {
         let mut proof = None;
         loop {
             let file = self.files[at_file].clone();
-            if at == BLOCK_BYTES
-                && let Some(end) = self.by_index(&file)
-            {
-                self.last_group = (at_file, end, self.cursor.next_lsn.unwrap_or_default());
-                at = end;
-            } else if at == BLOCK_BYTES {
-                unindexed.insert(file.number);
+            if at == BLOCK_BYTES {
+                match self.by_index(&file) {
+                    Some(end) => {
+                        self.last_group = (at_file, end, self.cursor.next_lsn.unwrap_or_default());
+                        at = end;
+                        if self.continues(at_file + 1) {
+                            (at_file, at, self.copies) = (at_file + 1, BLOCK_BYTES, 0);
+                            continue;
+                        }
+                    }
+                    None => _ = unindexed.insert(file.number),
+                }
             }
             let mut reader = Reader::new(&file);
             while let Some((group, end, after)) = reader.group(at, self.cursor) {
@@ -182,7 +187,15 @@ impl Scan<'_> {
             matches!(self.head(at_file), Ok(Some(_))) || reader.proof_if_begun(0).is_some()
         };
         let first = (0..self.files.len()).find(|at_file| begun(*at_file))?;
-        if let Ok(Some(head)) = self.head(first) {
+        let head = self.head(first);
+        if first > 0 {
+            // Files are begun in the order of their numbers, so the ones before this held frames.
+            let to = head.as_ref().ok().and_then(|head| Some(head.as_ref()?.first_lsn)).unwrap_or(Lsn(1));
+            let hole = Hole { from: Lsn(1), to: to.max(Lsn(2)), seq: None, copies: true };
+            let file = self.files[0].path.clone();
+            self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+        }
+        if let Ok(Some(head)) = head {
             self.cursor.next_lsn = Some(head.first_lsn.0);
         }
         Some((first, BLOCK_BYTES))

@@ -41,7 +41,7 @@ pub(super) fn bytes_of(batch: &Batch) -> Vec<u8> {
 }
 
 pub(super) fn open(disk: &SimDisk, options: &WalOptions, fresh: u64) -> Result<(Wal, Recovered), WalError> {
-    open_on(Arc::new(disk.clone()), options, fresh)
+    open_on(Arc::new(disk.process()), options, fresh)
 }
 
 pub(super) fn open_on(disk: Arc<dyn Disk>, options: &WalOptions, fresh: u64) -> Result<(Wal, Recovered), WalError> {
