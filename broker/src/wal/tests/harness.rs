@@ -155,7 +155,8 @@ impl Client {
 
     pub(super) fn trim(&mut self, partition: PartitionId, to: u64) {
         self.wal.trim(partition, Offset(to));
-        self.trimmed.insert(partition, to);
+        let trimmed = self.trimmed.entry(partition).or_default();
+        *trimmed = to.max(*trimmed);
     }
 
     /// Waits until everything handed in is durable, or the WAL is poisoned.
