@@ -4,7 +4,7 @@
 //! without saying so.
 
 use super::disk::Disk;
-use super::index_file;
+use super::index_file::{self, FileIndex};
 use super::replay::{Frames, Hole};
 use super::scan::{Cursor, Found, Reader};
 use super::space::WalFile;
@@ -85,6 +85,8 @@ struct Scan<'a> {
     bad: Vec<BadPlace>,
     cursor: Cursor,
     copies: u32,
+    /// The index of the file to be read next, where it is known to continue the log.
+    peeked: Option<(usize, FileIndex)>,
     /// First frame of the group read last: in which file, where, and which it is.
     last_group: (usize, u64, u64),
 }
@@ -99,6 +101,7 @@ pub(super) fn recover(source: &Source<'_>) -> Result<Log, Refused> {
         bad: Vec::new(),
         cursor: Cursor { next_lsn: None, prev_crc: None, boot: 0, proven: 0 },
         copies: 0,
+        peeked: None,
         last_group: (0, 0, 0),
     };
     let mut unindexed = BTreeSet::new();
@@ -144,7 +147,7 @@ impl Scan<'_> {
         loop {
             let file = self.files[at_file].clone();
             if at == BLOCK_BYTES {
-                match self.by_index(&file) {
+                match self.by_index(at_file) {
                     Some(end) => {
                         self.last_group = (at_file, end, self.cursor.next_lsn.unwrap_or_default());
                         at = end;
@@ -217,8 +220,8 @@ impl Scan<'_> {
         Ok(FileHead::decode(&block).ok().flatten().filter(|head| head.file == file.number))
     }
 
-    /// Takes the whole file from its index, if that continues the log. Returns where the file's last group ends.
-    fn by_index(&mut self, file: &WalFile) -> Option<u64> {
+    /// The index of a file, if it continues the log.
+    fn index_of(&self, file: &WalFile) -> Option<FileIndex> {
         let index = index_file::load(self.source.disk, self.source.dir, file)?;
         if self.cursor.next_lsn.is_some_and(|lsn| lsn != index.first_lsn.0) {
             return None;
@@ -227,6 +230,16 @@ impl Scan<'_> {
         if self.cursor.prev_crc.is_some_and(|crc| crc != first.frame.prev_crc) {
             return None;
         }
+        Some(index)
+    }
+
+    /// Takes the whole file from its index, if it has one. Returns where the file's last group ends.
+    fn by_index(&mut self, at_file: usize) -> Option<u64> {
+        let file = Arc::clone(&self.files[at_file]);
+        let index = match self.peeked.take() {
+            Some((peeked, index)) if peeked == at_file => index,
+            _ => self.index_of(&file)?,
+        };
         let last = index.frames.last()?;
         let end = align_up(last.position + last.frame.size(), BLOCK_BYTES);
         index.frames.iter().for_each(|found| self.take(file.number, found));
@@ -246,8 +259,12 @@ impl Scan<'_> {
     }
 
     /// Whether the first group of this file continues the log.
-    fn continues(&self, at_file: usize) -> bool {
+    fn continues(&mut self, at_file: usize) -> bool {
         let Some(file) = self.files.get(at_file) else { return false };
+        self.peeked = self.index_of(file).map(|index| (at_file, index));
+        if self.peeked.is_some() {
+            return true;
+        }
         Reader::new(file).group(BLOCK_BYTES, self.cursor).is_some()
     }
 
