@@ -309,6 +309,7 @@ impl Tierer {
         producers: &BTreeMap<PartitionId, ProducerTable>,
     ) -> Result<(), CommitError> {
         let outcomes = self.committer.commit(&changes, &self.metrics).await?;
+        let mut fenced = false;
         for (change, outcome) in changes.into_iter().zip(outcomes) {
             let Some(led) = self.state.led.get_mut(&change.partition) else { continue };
             match outcome {
@@ -326,13 +327,11 @@ impl Tierer {
                     let seq = led.root.seq;
                     let _ = led.view.wait_for(|view| view.manifest.seq >= seq).await;
                 }
-                // Another leads it, or this broker has a new session: the view tells, and what was uploaded is an orphan.
-                commit::Outcome::Fenced => {
-                    tracing::warn!(partition = %change.partition, "the manifest commit was fenced");
-                }
+                // What was uploaded is an orphan.
+                commit::Outcome::Fenced => fenced = true,
             }
         }
-        Ok(())
+        if fenced { Err(CommitError::Fenced) } else { Ok(()) }
     }
 
     async fn apply_retention(&mut self) {

@@ -24,7 +24,7 @@ mod tests;
 mod writer;
 
 use millpond_log::batch::ProducerStamp;
-use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
+use millpond_log::frame::BLOCK_BYTES;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
 use queue::{Done, Item};
 use shared::{Shared, lock};

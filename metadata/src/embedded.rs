@@ -3,6 +3,7 @@
 //! One thread owns the database; handles send it requests. It never answers a write before the disk has it.
 
 mod directory;
+mod disk;
 mod engine;
 mod leases;
 mod tables;
@@ -10,6 +11,8 @@ mod watch;
 
 use crate::clock::Clock;
 use crate::kv::{BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Watch};
+use directory::Directory;
+use disk::Disk;
 use engine::{Engine, Envelope, Reply, Request};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -18,9 +21,6 @@ use tokio::sync::{Semaphore, oneshot, watch as tokio_watch};
 use watch::EmbeddedWatch;
 
 pub use directory::OpenError;
-
-/// Memory that redb may use for pages, in bytes. The whole of a small cluster's metadata fits; an idle `millpond dev` stays small.
-const CACHE_BYTES: usize = 4 << 20;
 
 /// Requests waiting for the thread, in units of `PERMIT_BYTES`: 16 MiB, so that every queue is bounded in bytes.
 const PERMITS: u32 = 16 << 10;
@@ -48,9 +48,13 @@ impl Embedded {
     /// - `NewerFormat`: a newer version wrote it. Nothing was changed.
     /// - `Damaged`, `Io`: it cannot be read. Nothing is ever started over by itself.
     pub fn open(dir: &Path, clock: Arc<dyn Clock>) -> Result<Embedded, OpenError> {
-        let directory = directory::Directory::open(dir)?;
-        let database = directory.database(CACHE_BYTES)?;
-        Embedded::start(database, clock, Some(directory)).map_err(|error| OpenError::storage(dir, &error))
+        let directory = Arc::new(Directory::open(dir)?);
+        let file = Arc::clone(&directory);
+        let disk = Disk::new(move || Ok(Box::new(redb::backends::FileBackend::new(file.file()?)?)));
+        let store = Embedded::start(disk, clock, Some(Arc::clone(&directory)));
+        let store = store.map_err(|error| directory.storage(error))?;
+        directory.finish()?;
+        Ok(store)
     }
 
     /// A store that is gone with its last handle: for tests. The same code over redb's memory backend.
@@ -59,18 +63,12 @@ impl Embedded {
     /// If the machine has no thread or memory for it.
     #[must_use]
     pub fn in_memory(clock: Arc<dyn Clock>) -> Embedded {
-        let backend = redb::backends::InMemoryBackend::new();
-        let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
-        let database = database.expect("a database in memory can be made");
-        Embedded::start(database, clock, None).expect("a database in memory can be written")
+        let disk = Disk::new(|| Ok(Box::new(redb::backends::InMemoryBackend::new())));
+        Embedded::start(disk, clock, None).expect("memory can be written")
     }
 
-    fn start(
-        database: redb::Database,
-        clock: Arc<dyn Clock>,
-        directory: Option<directory::Directory>,
-    ) -> Result<Embedded, redb::Error> {
-        let (engine, revisions) = Engine::new(database, clock)?;
+    fn start(disk: Disk, clock: Arc<dyn Clock>, directory: Option<Arc<Directory>>) -> Result<Embedded, redb::Error> {
+        let (engine, revisions) = Engine::new(disk, clock)?;
         let (requests, received) = mpsc::channel();
         let run = move || {
             let closing = engine.run(received);
@@ -168,3 +166,6 @@ impl Kv for Embedded {
         Box::pin(self.change(0, move |reply| Request::Compact(revision, reply)))
     }
 }
+
+#[cfg(test)]
+mod tests;

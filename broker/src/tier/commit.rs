@@ -68,6 +68,9 @@ pub(crate) enum CommitError {
     Store(#[from] StoreError),
     #[error("the manifest moved, or its change could not be settled")]
     Unsettled,
+    /// Another leads one of the partitions, or this broker has a new session: the views tell soon. The others' changes hold.
+    #[error("a manifest commit was fenced")]
+    Fenced,
     #[error("the objects are too old to be committed; they are uploaded again")]
     Expired,
     #[error("the manifest could not be followed")]

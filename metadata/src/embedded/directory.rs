@@ -1,6 +1,6 @@
 //! The directory of an embedded store: its lock, its format, its one database file.
 //!
-//! It never changes a directory that it does not understand, and never starts over what it cannot read.
+//! It never changes a directory that it does not understand, and starts over only what was never finished.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -15,6 +15,9 @@ const DATABASE_FILE: &str = "metadata.redb";
 
 /// What the format file starts with; the version follows.
 const FORMAT_TAG: &str = "millpond metadata ";
+
+/// What follows the version until the database was made: nothing was acknowledged from such a directory.
+const UNFINISHED: &str = " unfinished";
 
 /// Why an embedded store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -54,13 +57,6 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
-    /// The error of a database that cannot be opened or written.
-    pub(super) fn storage(dir: &Path, error: &redb::Error) -> OpenError {
-        OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() }
-    }
-}
-
 /// A locked directory. The lock goes when this is dropped.
 pub(super) struct Directory {
     dir: PathBuf,
@@ -68,6 +64,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// Locks the directory and checks its format; a new one is unfinished until `finish`.
     pub(super) fn open(dir: &Path) -> Result<Directory, OpenError> {
         let io = |source| OpenError::Io { dir: dir.to_owned(), source };
         fs::create_dir_all(dir).map_err(io)?;
@@ -79,47 +76,69 @@ impl Directory {
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
         let directory = Directory { dir: dir.to_owned(), _lock: lock };
-        directory.check_format()?;
+        directory.check()?;
         Ok(directory)
     }
 
-    pub(super) fn database(&self, cache_bytes: usize) -> Result<redb::Database, OpenError> {
-        let opened = redb::Builder::new().set_cache_size(cache_bytes).create(self.dir.join(DATABASE_FILE));
-        let database = opened.map_err(|error| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { dir: self.dir.clone() },
-            redb::DatabaseError::Storage(redb::StorageError::Io(source)) => self.io(source),
-            other => self.damaged(other.to_string()),
-        })?;
-        // A new file's name has to survive a power cut too (rule W1).
-        self.sync().map_err(|source| self.io(source))?;
-        Ok(database)
+    /// Opens the database file, and makes its name durable.
+    pub(super) fn file(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).read(true).write(true).open(self.database())?;
+        self.sync()?;
+        Ok(file)
     }
 
-    fn check_format(&self) -> Result<(), OpenError> {
-        let path = self.dir.join(FORMAT_FILE);
-        let text = match fs::read_to_string(&path) {
+    /// Says that the database is made. From now on it has to be there.
+    pub(super) fn finish(&self) -> Result<(), OpenError> {
+        self.write_format("").map_err(|source| self.io(source))
+    }
+
+    /// What went wrong with the database file.
+    pub(super) fn storage(&self, error: redb::Error) -> OpenError {
+        match error {
+            redb::Error::DatabaseAlreadyOpen => OpenError::InUse { dir: self.dir.clone() },
+            redb::Error::Io(source) => self.io(source),
+            other => self.damaged(other.to_string()),
+        }
+    }
+
+    fn check(&self) -> Result<(), OpenError> {
+        let database_is_there = self.database().exists();
+        let text = match fs::read_to_string(self.dir.join(FORMAT_FILE)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if self.dir.join(DATABASE_FILE).exists() {
+                if database_is_there {
                     return Err(self.damaged(format!("`{DATABASE_FILE}` is there without `{FORMAT_FILE}`")));
                 }
-                return self.write_format(&path).map_err(|source| self.io(source));
+                return self.write_format(UNFINISHED).map_err(|source| self.io(source));
             }
             Err(source) => return Err(self.io(source)),
         };
-        let version = text.strip_prefix(FORMAT_TAG).and_then(|rest| rest.trim_end().parse::<u32>().ok());
-        match version {
-            Some(FORMAT) => Ok(()),
-            Some(found) if found > FORMAT => Err(OpenError::NewerFormat { dir: self.dir.clone(), found }),
+        let Some((version, rest)) = version(&text) else {
+            return Err(self.damaged(format!("`{FORMAT_FILE}` holds {text:?}")));
+        };
+        match (version, rest) {
+            (FORMAT, UNFINISHED) if database_is_there => {
+                fs::remove_file(self.database()).map_err(|source| self.io(source))
+            }
+            (FORMAT, UNFINISHED) => Ok(()),
+            (FORMAT, "") if database_is_there => Ok(()),
+            (FORMAT, "") => Err(self.damaged(format!("`{DATABASE_FILE}` is gone"))),
+            (found, _) if found > FORMAT => Err(OpenError::NewerFormat { dir: self.dir.clone(), found }),
             _ => Err(self.damaged(format!("`{FORMAT_FILE}` holds {text:?}"))),
         }
     }
 
+    fn database(&self) -> PathBuf {
+        self.dir.join(DATABASE_FILE)
+    }
+
     /// Whole or not at all (rule W5); a checksum would add nothing to a file whose every byte is compared.
-    fn write_format(&self, path: &Path) -> io::Result<()> {
+    fn write_format(&self, rest: &str) -> io::Result<()> {
+        let path = self.dir.join(FORMAT_FILE);
         let temporary = path.with_extension("new");
         let mut file = File::create(&temporary)?;
-        writeln!(file, "{FORMAT_TAG}{FORMAT}")?;
+        writeln!(file, "{FORMAT_TAG}{FORMAT}{rest}")?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         self.sync()
@@ -136,4 +155,11 @@ impl Directory {
     fn damaged(&self, reason: String) -> OpenError {
         OpenError::Damaged { dir: self.dir.clone(), reason }
     }
+}
+
+/// The version in a format file, and what follows it.
+fn version(text: &str) -> Option<(u32, &str)> {
+    let numbered = text.strip_prefix(FORMAT_TAG)?.strip_suffix('\n')?;
+    let digits = numbered.find(|c: char| !c.is_ascii_digit()).unwrap_or(numbered.len());
+    Some((numbered[..digits].parse().ok()?, &numbered[digits..]))
 }

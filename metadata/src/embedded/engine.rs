@@ -1,11 +1,11 @@
 //! The thread that owns the database. It takes all waiting requests as one group, runs them in order, syncs once, and
-//! answers them all (group commit). It never answers before the sync, and after a storage error never writes again.
+//! answers them all (group commit). It never answers before the sync, and after a failed sync never writes again.
 
+use super::disk::Disk;
 use super::leases::Leases;
 use super::tables::{self, BOOTS, COMPACTED, Changes, HISTORY, KEYS};
 use crate::clock::Clock;
 use crate::kv::{Event, Interval, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Write};
-use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageError};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -61,28 +61,36 @@ pub(super) struct Envelope {
 type Parked = Box<dyn FnOnce(Option<&KvError>)>;
 
 pub(super) struct Engine {
-    database: Database,
+    disk: Disk,
+    /// None while the disk is full, or for ever after another error.
+    database: Option<Database>,
     clock: Arc<dyn Clock>,
     leases: Leases,
     revision: u64,
     compacted: u64,
     revisions: watch::Sender<Revision>,
-    /// Set by the first storage error: what is on disk is not known any more (as rule W2 has it for the WAL).
-    broken: Option<String>,
+    health: Health,
+}
+
+/// Whether the database can be used.
+enum Health {
+    Well,
+    /// The disk was full. Each group tries to open the database again.
+    Full(String),
+    /// Another storage error: what is on disk is not known any more, as rule W2 has it for the WAL.
+    Failed(String),
 }
 
 impl Engine {
     /// Reads the counters and voids the leases of earlier boots.
-    pub(super) fn new(
-        database: Database,
-        clock: Arc<dyn Clock>,
-    ) -> Result<(Engine, watch::Receiver<Revision>), redb::Error> {
+    pub(super) fn new(disk: Disk, clock: Arc<dyn Clock>) -> Result<(Engine, watch::Receiver<Revision>), redb::Error> {
+        let database = disk.open()?;
         let write = database.begin_write()?;
         let (boot, revision, compacted) = {
             let mut changes = Changes::open(&write)?;
             let boot = changes.counter(BOOTS)? + 1;
             changes.counters.insert(BOOTS, boot)?;
-            for key in leased_keys(&changes)? {
+            for (key, _) in changes.leased()? {
                 changes.delete(&key)?;
             }
             (boot, changes.seal()?, changes.counter(COMPACTED)?)
@@ -90,7 +98,8 @@ impl Engine {
         write.commit()?;
         let (revisions, published) = watch::channel(Revision(revision));
         let leases = Leases::of_boot(boot);
-        Ok((Engine { database, clock, leases, revision, compacted, revisions, broken: None }, published))
+        let (database, health) = (Some(database), Health::Well);
+        Ok((Engine { disk, database, clock, leases, revision, compacted, revisions, health }, published))
     }
 
     /// Serves requests until `Close`, whose reply it returns, or until every handle is gone.
@@ -122,7 +131,7 @@ impl Engine {
 
     /// The first request of a group; none when a lease has to end first.
     fn first(&self, requests: &Receiver<Envelope>) -> Result<Option<Envelope>, Disconnected> {
-        let Some(end) = self.leases.next_end().filter(|_| self.broken.is_none()) else {
+        let Some(end) = self.leases.next_end().filter(|_| matches!(self.health, Health::Well)) else {
             return requests.recv().map(Some).map_err(|_| Disconnected);
         };
         match requests.recv_timeout(end.saturating_sub(self.clock.now())) {
@@ -134,37 +143,72 @@ impl Engine {
 
     fn serve(&mut self, group: Vec<Request>) {
         let now = self.clock.now();
-        if self.broken.is_some() {
-            return group.into_iter().for_each(|request| self.refuse(request));
-        }
-        let due = self.leases.due(now);
-        if due.is_empty() && !group.iter().any(Request::writes) {
-            self.serve_reads(group, now);
-        } else if let Err(error) = self.serve_writes(group, &due, now) {
+        if matches!(self.health, Health::Full(_))
+            && let Err(error) = self.reopen()
+        {
             self.fail(&error);
+        }
+        let Some(database) = self.database.take() else {
+            return group.into_iter().for_each(|request| self.refuse(request));
+        };
+        let due = self.leases.due(now);
+        let served = if due.is_empty() && !group.iter().any(Request::writes) {
+            self.serve_reads(&database, group, now)
+        } else {
+            self.serve_writes(&database, group, &due, now)
+        };
+        match served {
+            Ok(()) => self.database = Some(database),
+            Err(error) => {
+                // Closed before it may be opened again.
+                drop(database);
+                self.fail(&error);
+            }
         }
     }
 
-    /// Takes no more requests, and ends all watches.
+    /// Takes no more requests until the database was opened again, if it may be.
     fn fail(&mut self, error: &redb::Error) {
-        tracing::error!(%error, "the embedded metadata store failed; it takes no more requests");
-        self.broken = Some(error.to_string());
-        self.revisions = watch::channel(Revision(self.revision)).0;
+        self.health = if self.disk.may_reopen(error) {
+            tracing::warn!(%error, "the disk of the embedded metadata store is full");
+            Health::Full(error.to_string())
+        } else {
+            tracing::error!(%error, "the embedded metadata store failed; it takes no more requests");
+            // Ends all watches.
+            self.revisions = watch::channel(Revision(self.revision)).0;
+            Health::Failed(error.to_string())
+        };
+    }
+
+    /// Opens the database again after the disk was full. The last group may have been committed or not; its leases and
+    /// keys are brought together by what is stored.
+    fn reopen(&mut self) -> Result<(), redb::Error> {
+        let database = self.disk.open()?;
+        let write = database.begin_write()?;
+        let (revision, compacted) = {
+            let mut changes = Changes::open(&write)?;
+            if changes.revision < self.revision {
+                let reason = format!("opened again at revision {}, was at {}", changes.revision, self.revision);
+                return Err(redb::Error::Corrupted(reason));
+            }
+            let leased = changes.leased()?;
+            for key in self.leases.reattach(leased) {
+                changes.delete(&key)?;
+            }
+            (changes.seal()?, changes.counter(COMPACTED)?)
+        };
+        write.commit()?;
+        tracing::info!(revision, "the embedded metadata store has room again");
+        (self.revision, self.compacted) = (revision, compacted);
+        self.revisions.send_replace(Revision(revision));
+        (self.database, self.health) = (Some(database), Health::Well);
+        Ok(())
     }
 
     /// A group that changes nothing on disk: answered from the last commit, without a sync.
-    fn serve_reads(&mut self, group: Vec<Request>, now: Duration) {
-        let tables = || -> Result<_, redb::Error> {
-            let read = self.database.begin_read()?;
-            Ok((read.open_table(KEYS)?, read.open_table(HISTORY)?))
-        };
-        let (keys, history) = match tables() {
-            Ok(tables) => tables,
-            Err(error) => {
-                self.fail(&error);
-                return group.into_iter().for_each(|request| self.refuse(request));
-            }
-        };
+    fn serve_reads(&mut self, database: &Database, group: Vec<Request>, now: Duration) -> Result<(), redb::Error> {
+        let read = database.begin_read()?;
+        let (keys, history) = (read.open_table(KEYS)?, read.open_table(HISTORY)?);
         for request in group {
             match request {
                 Request::Range(range, reply) => reply.answer(unavailable(tables::range(&keys, &range, self.revision))),
@@ -174,6 +218,7 @@ impl Engine {
                 other => self.serve_lease(other, now),
             }
         }
+        Ok(())
     }
 
     /// What needs no disk.
@@ -187,9 +232,15 @@ impl Engine {
     }
 
     /// A group with changes: one database transaction, one sync, then the answers.
-    fn serve_writes(&mut self, group: Vec<Request>, due: &[LeaseId], now: Duration) -> Result<(), redb::Error> {
+    fn serve_writes(
+        &mut self,
+        database: &Database,
+        group: Vec<Request>,
+        due: &[LeaseId],
+        now: Duration,
+    ) -> Result<(), redb::Error> {
         let mut parked: Vec<Parked> = Vec::with_capacity(group.len());
-        let write = self.database.begin_write()?;
+        let write = database.begin_write()?;
         let applied = self.apply(&write, group, due, now, &mut parked);
         let (revision, compacted) = match applied {
             Ok(reached) => reached,
@@ -269,8 +320,11 @@ impl Engine {
     }
 
     fn refuse(&self, request: Request) {
-        let why = self.broken.as_deref().unwrap_or("closed");
-        let error = KvError::Unavailable(format!("the embedded metadata store has failed: {why}; restart"));
+        let error = KvError::Unavailable(match &self.health {
+            Health::Well => "the embedded metadata store is closed".to_owned(),
+            Health::Full(why) => format!("the disk of the embedded metadata store is full: {why}; make room"),
+            Health::Failed(why) => format!("the embedded metadata store has failed: {why}; restart"),
+        });
         match request {
             Request::Range(_, reply) => reply.answer(Err(error)),
             Request::Txn(_, reply) => reply.answer(Err(error)),
@@ -289,12 +343,6 @@ impl Engine {
 
 /// Every handle is gone.
 struct Disconnected;
-
-fn leased_keys(changes: &Changes<'_>) -> Result<Vec<Bytes>, StorageError> {
-    let everything = Range { keys: Interval::prefix(Bytes::new()), limit: usize::MAX };
-    let all = tables::range(&changes.keys, &everything, changes.revision)?;
-    Ok(all.found.into_iter().filter(|kv| kv.lease.is_some()).map(|kv| kv.key).collect())
-}
 
 /// Ends a lease and deletes its keys, at one revision. Says whether it was there.
 fn end_lease(changes: &mut Changes<'_>, leases: &mut Leases, lease: LeaseId) -> Result<bool, StorageError> {

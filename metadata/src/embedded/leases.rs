@@ -60,6 +60,19 @@ impl Leases {
         self.live.remove(&id).map(|entry| entry.keys)
     }
 
+    /// Ties keys to their leases as they are stored. Returns those of leases that have ended: the caller's to delete.
+    pub(super) fn reattach(&mut self, stored: Vec<(Bytes, LeaseId)>) -> Vec<Bytes> {
+        self.live.values_mut().for_each(|entry| entry.keys.clear());
+        let mut ended = Vec::new();
+        for (key, lease) in stored {
+            match self.live.get_mut(&lease) {
+                Some(entry) => _ = entry.keys.insert(key),
+                None => ended.push(key),
+            }
+        }
+        ended
+    }
+
     /// Leases whose time is over, the earliest first.
     pub(super) fn due(&self, now: Duration) -> Vec<LeaseId> {
         let mut due: Vec<(Duration, LeaseId)> =

@@ -118,6 +118,20 @@ impl<'t> Changes<'t> {
         Ok(self.counters.get(name)?.map_or(0, |counter| counter.value()))
     }
 
+    /// The keys under leases. Reads every key's record, but holds no values.
+    pub(super) fn leased(&self) -> Result<Vec<(Bytes, LeaseId)>, StorageError> {
+        let mut leased = Vec::new();
+        for entry in self.keys.iter()? {
+            let (key, stored) = entry?;
+            let head = stored.value().get(..HEAD_BYTES).unwrap_or_default();
+            let key = Bytes::copy_from_slice(key.value());
+            if let Some(lease) = decode(key.clone(), head)?.lease {
+                leased.push((key, lease));
+            }
+        }
+        Ok(leased)
+    }
+
     /// Stores a value; returns what was there.
     pub(super) fn put(
         &mut self,

@@ -85,6 +85,8 @@ async fn restart_voids_leases_and_tells_watches() {
     store.close().await.expect("open until now");
 
     let store = open(dir.path()).expect("opens again");
+    let left = store.range(Range { keys: Interval::prefix(Bytes::new()), limit: 9 }).await.expect("up");
+    assert_eq!(left.found.iter().map(|kv| kv.key.clone()).collect::<Vec<_>>(), [Bytes::from("free")]);
     let mut watch = store.watch(Interval::prefix("leased/"), before.next()).await.expect("up");
     let batch = watch.next().await.expect("up");
     let gone = |key: &'static str| Event::Delete { key: key.into(), mod_revision: before.next() };
@@ -92,8 +94,6 @@ async fn restart_voids_leases_and_tells_watches() {
     assert_eq!(store.keep_alive(lease.id).await, Ok(None));
     let renewed = store.grant(Duration::from_secs(3600)).await.expect("granted");
     assert_ne!(renewed.id, lease.id, "an old holder must not keep a stranger's lease alive");
-    let left = store.range(Range { keys: Interval::prefix(Bytes::new()), limit: 9 }).await.expect("up");
-    assert_eq!(left.found.iter().map(|kv| kv.key.clone()).collect::<Vec<_>>(), [Bytes::from("free")]);
 }
 
 #[tokio::test]
@@ -145,6 +145,26 @@ async fn newer_format_and_damage_are_refused_and_left_alone() {
         .expect("written");
     let error = open(dir.path()).err().expect("no database");
     assert!(matches!(error, OpenError::Damaged { .. } | OpenError::Io { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn only_what_was_never_finished_is_started_over() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let database = dir.path().join("metadata.redb");
+    // A first start that was cut short: nothing was acknowledged, and half a database is no obstacle.
+    std::fs::write(dir.path().join("format"), "millpond metadata 1 unfinished\n").expect("written");
+    std::fs::write(&database, b"half").expect("written");
+    let store = open(dir.path()).expect("starts over");
+    write(&store, vec![put("a", "1", None)]).await;
+    store.close().await.expect("open until now");
+    // From now on a missing database is a loss, not a beginning.
+    std::fs::rename(&database, dir.path().join("away")).expect("there");
+    let error = open(dir.path()).err().expect("gone");
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(!database.exists(), "nothing was made in its place");
+    std::fs::rename(dir.path().join("away"), &database).expect("there");
+    let store = open(dir.path()).expect("all there");
+    assert_eq!(store.range(Range::key(&Bytes::from("a"))).await.expect("up").found.len(), 1);
 }
 
 #[tokio::test]

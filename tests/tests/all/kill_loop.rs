@@ -1,4 +1,4 @@
-//! Kill -9 at random moments, with producers and a consumer running, uploads and trims happening. `MILLPOND_KILLS` sets how often.
+//! Kill -9 at random moments, with producers and a consumer running, uploads and trims happening. `KILL_LOOP_KILLS` sets how often.
 
 use millpond_sdk::{
     Admin, Client, Consumer, ConsumerConfig, NewTopic, Offset, Producer, ProducerConfig, ProducerRecord, StartAt,
@@ -22,10 +22,10 @@ type Acknowledged = Vec<(u32, Offset, u64)>;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acked_records_survive_kills_once_and_in_order_while_uploads_and_trims_go_on() {
     let kills: u32 =
-        std::env::var("MILLPOND_KILLS").map_or(5, |kills| kills.parse().expect("MILLPOND_KILLS is a number"));
+        std::env::var("KILL_LOOP_KILLS").map_or(5, |kills| kills.parse().expect("KILL_LOOP_KILLS is a number"));
     let seed: u64 =
-        std::env::var("MILLPOND_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().expect("a number"));
-    println!("MILLPOND_SEED={seed} MILLPOND_KILLS={kills}");
+        std::env::var("KILL_LOOP_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().expect("a number"));
+    println!("KILL_LOOP_SEED={seed} KILL_LOOP_KILLS={kills}");
     let mut random = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let mut options = DevOptions::new(dir.path());
