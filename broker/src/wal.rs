@@ -471,16 +471,18 @@ impl WalAppender {
         let mut freed: Vec<Freed> = Vec::new();
         let mut done = Some(done);
         let count = records.len();
+        // Checksums cost more than all the rest, so they are computed before the lock is taken, on the caller's core.
+        let records: Vec<(WalRecord, u32)> = records.into_iter().map(with_crc).collect();
         let mut waiting = shared.queue.lock();
         if records.is_empty() {
-            waiting.push(Item { record: None, done: done.take() });
+            waiting.push(Item { record: None, crc: 0, done: done.take() });
         }
-        for (nth, record) in records.into_iter().enumerate() {
+        for (nth, (record, crc)) in records.into_iter().enumerate() {
             let partition = partition_of(&record);
             // The queue's lock is held, so the order of sequence numbers is the order of the log.
             let seq = shared.tails.change_or_add(partition, |tail| tail.apply(&record, &mut freed));
             let last = nth + 1 == count;
-            let item = Item { record: Some((seq, record)), done: if last { done.take() } else { None } };
+            let item = Item { record: Some((seq, record)), crc, done: if last { done.take() } else { None } };
             assert!(item.bytes() <= shared.options.file_bytes - BLOCK_BYTES, "a batch larger than a WAL file");
             waiting.push(item);
         }
@@ -507,6 +509,14 @@ impl std::fmt::Debug for WalPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WalPermit").field("cost", &self.cost).finish()
     }
+}
+
+fn with_crc(record: WalRecord) -> (WalRecord, u32) {
+    let crc = match &record {
+        WalRecord::Batch { batch, .. } => crc32c::crc32c_append(crc32c::crc32c(batch.head()), batch.records_bytes()),
+        _ => 0,
+    };
+    (record, crc)
 }
 
 fn partition_of(record: &WalRecord) -> PartitionId {

@@ -4,6 +4,7 @@
 
 use super::disk::{Disk, DiskLock, is_full};
 use super::files::{self, Files};
+use super::index_file::Growing;
 use super::queue::Queue;
 use super::recovery::{self, Log, Refused, Source};
 use super::shared::{DAMAGE_NAME, Listeners, Shared, lock};
@@ -201,6 +202,7 @@ fn start(
         damage: Mutex::new(state_file::decode_damage(&remembered)),
         listeners: Mutex::new(Listeners::default()),
     });
+    let number = file.number;
     let mut writer = Writer {
         shared: shared.clone(),
         file,
@@ -212,6 +214,7 @@ fn start(
         marked: log.cursor.proven + 1 >= next_lsn.0,
         evictable: VecDeque::new(),
         evictable_bytes: 0,
+        index: (log.position == 0).then(|| Growing::new(number)),
         copying: None,
     };
     let files = spawn_files(shared.clone(), files)?;

@@ -4,6 +4,7 @@
 
 use super::WalUsage;
 use super::disk::DiskFile;
+use super::index_file::Growing;
 use super::tail::Freed;
 use millpond_log::WalGen;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, FrameSeed};
@@ -58,7 +59,7 @@ struct Inner {
     /// Released by the writer, to be renamed before they are ready.
     released: VecDeque<Arc<WalFile>>,
     /// Full, to have their index written.
-    sealed: VecDeque<Arc<WalFile>>,
+    sealed: VecDeque<(Arc<WalFile>, Option<Growing>)>,
     highest: u64,
     reserved: u64,
     /// Largest frame reserved so far: as much of each file may stay empty, when such a frame does not fit.
@@ -85,7 +86,7 @@ pub(super) enum Job {
     /// Rename a released file to this number and hand it in.
     Recycle(Arc<WalFile>, u64),
     /// Write the index of a full file.
-    Index(Arc<WalFile>),
+    Index(Arc<WalFile>, Option<Growing>),
     /// Make a file of this number.
     Create(u64),
     /// End.
@@ -193,12 +194,13 @@ impl Space {
     }
 
     /// Seals the file being written and begins the next. `None` while none is ready.
-    pub(super) fn roll(&self, from: u64) -> Option<Arc<WalFile>> {
+    /// `index` is the sealed file's, taken if there is a next one.
+    pub(super) fn roll(&self, from: u64, index: &mut Option<Growing>) -> Option<Arc<WalFile>> {
         let mut inner = self.inner();
         let next = inner.ready.pop_front()?;
         if let Some(used) = inner.in_use.get(&from) {
-            let full = used.file.clone();
-            inner.sealed.push_back(full);
+            let (full, index) = (used.file.clone(), index.take());
+            inner.sealed.push_back((full, index));
         }
         inner.left = next.bytes - BLOCK_BYTES;
         inner.in_use.insert(next.number, InUse { file: next.clone(), live: 0 });
@@ -240,7 +242,7 @@ impl Space {
     pub(super) fn release(&self, number: u64) {
         let mut inner = self.inner();
         if let Some(used) = inner.in_use.remove(&number) {
-            inner.sealed.retain(|sealed| sealed.number != number);
+            inner.sealed.retain(|(sealed, _)| sealed.number != number);
             inner.released.push_back(used.file);
             self.wanted.notify_one();
         }
@@ -264,8 +266,8 @@ impl Space {
                 inner.highest += 1;
                 return Job::Create(inner.highest);
             }
-            if let Some(file) = inner.sealed.pop_front() {
-                return Job::Index(file);
+            if let Some((file, index)) = inner.sealed.pop_front() {
+                return Job::Index(file, index);
             }
             if inner.full {
                 let idle = |inner: &mut Inner| !inner.stopped && inner.released.is_empty() && inner.sealed.is_empty();
@@ -294,7 +296,7 @@ impl Space {
 
     /// Full files that have no index yet.
     pub(super) fn seal(&self, files: VecDeque<Arc<WalFile>>) {
-        self.inner().sealed.extend(files);
+        self.inner().sealed.extend(files.into_iter().map(|file| (file, None)));
     }
 
     /// A file is ready.
