@@ -171,6 +171,13 @@ impl Scan<'_> {
             }
             // The log ends here, or has a bad place: rule W4 asks whether anything later was written after this was synced.
             let failed = reader.failed.as_ref().is_some_and(|(bad_at, _)| *bad_at <= at);
+            if !failed
+                && self.source.clean_end.is_some()
+                && self.source.clean_end.map(|end| end.0) == self.cursor.next_lsn
+            {
+                // It was closed here.
+                return Ok((at_file, at));
+            }
             let proof = *proof.get_or_insert_with(|| self.proof(at_file, at));
             let expected = self.cursor.next_lsn.unwrap_or_default();
             if !failed && proof.is_none_or(|proof| proof < expected) {

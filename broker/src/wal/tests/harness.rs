@@ -212,8 +212,14 @@ impl Client {
 
 /// Every batch that the WAL holds of a partition, with its time of append.
 pub(super) fn read_all(wal: &Wal, partition: PartitionId) -> Result<Vec<(Batch, TimestampMs)>, TailReadError> {
-    let Some((start, end)) = wal.bounds(partition) else { return Ok(Vec::new()) };
-    runtime().block_on(wal.read(partition, start, end, usize::MAX))
+    loop {
+        let Some((start, end)) = wal.bounds(partition) else { return Ok(Vec::new()) };
+        match runtime().block_on(wal.read(partition, start, end, usize::MAX)) {
+            // What nobody needs was given up meanwhile.
+            Err(TailReadError::Trimmed { start: raised }) if raised > start => {}
+            done => return done,
+        }
+    }
 }
 
 pub(super) fn runtime() -> tokio::runtime::Runtime {
