@@ -11,7 +11,7 @@ use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
 use super::space::WalFile;
 use super::tail::{Freed, Place, frame_bytes, head_of};
-use copy::{Copying, STATE_FRAME_BYTES, push_state};
+use copy::{Copying, Filled, STATE_FRAME_BYTES, push_state};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};
 use millpond_log::{Lsn, PartitionId};
 use std::collections::{BTreeMap, VecDeque};
@@ -111,12 +111,12 @@ impl Writer {
     /// Writes and syncs what is to be copied and these items, then completes them. Answers whether it got anything done.
     fn commit(&mut self, items: Vec<Item>) -> io::Result<bool> {
         let mut group = Group::default();
-        let mut last = false;
+        let mut filled = Filled::Nothing;
         let bytes: u64 = items.iter().map(Item::bytes).sum();
         if let Some(copying) = &mut self.copying {
             let room = self.file.bytes.saturating_sub(self.position.max(BLOCK_BYTES)).saturating_sub(bytes);
             // Before the items: a state's number is below theirs.
-            last = copying.fill(&self.shared, self.file.number, room, &mut group)?;
+            filled = copying.fill(&self.shared, self.file.number, room, &mut group)?;
         }
         let mut done = Vec::new();
         for item in items {
@@ -127,10 +127,10 @@ impl Writer {
             }
             done.extend(item.done);
         }
-        let did = last || !group.is_empty() || !done.is_empty();
+        let did = filled != Filled::Nothing || !group.is_empty() || !done.is_empty();
         self.write(group)?;
         self.complete(done);
-        if last {
+        if filled == Filled::Last {
             self.leave();
         }
         Ok(did)
@@ -233,8 +233,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in the next file. False while none is ready.
+    /// Goes on in the next file. False while none is ready, or if nothing is written to this one: no file of the log is empty.
     fn roll(&mut self) -> bool {
+        if self.position == 0 {
+            return false;
+        }
         let Some(next) = self.shared.space.roll(self.file.number, &mut self.index) else { return false };
         self.index = Some(Growing::new(next.number));
         (self.file, self.position, self.copies) = (next, 0, 0);
