@@ -1,9 +1,11 @@
 //! Kafka record batch v2: the zero-copy view that travels unchanged from producer to bucket, its validation and its encoding.
 //!
-//! A batch is never re-encoded: placing it in a partition patches the header, which is held apart from the shared records.
+//! The records are shared, never copied: placing a batch in a partition patches its header, which is held apart. Only a topic's
+//! `compression.type` has a batch encoded anew.
 
 mod admit;
 mod builder;
+mod crc;
 mod error;
 mod layout;
 mod records;
@@ -238,8 +240,7 @@ impl Batch {
         let before = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
         change(&mut self.head);
         let after = crc32c::crc32c(&self.head[layout::CRC_COVERS_FROM..]);
-        let moved = crc32c::crc32c_combine(before ^ after, 0, self.records.len());
-        let crc = self.crc() ^ moved;
+        let crc = crc::moved(self.crc(), before, after, self.records.len());
         layout::CRC.set(&mut self.head, crc.cast_signed());
     }
 }

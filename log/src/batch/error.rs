@@ -62,6 +62,12 @@ impl BatchError {
     }
 }
 
+impl From<super::layout::Malformed> for BatchError {
+    fn from(what: super::layout::Malformed) -> BatchError {
+        BatchError::Malformed(what)
+    }
+}
+
 impl From<CodecError> for BatchError {
     fn from(error: CodecError) -> BatchError {
         match error {

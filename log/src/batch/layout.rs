@@ -2,7 +2,6 @@
 //!
 //! The one place that reads a record's bytes: validation and iteration walk the same parser. Allocates nothing.
 
-use super::BatchError;
 use crate::limits::BATCH_HEADER_BYTES;
 
 /// Magic of batch v2.
@@ -69,6 +68,9 @@ macro_rules! field_access {
 
 field_access!(i16, i32, i64);
 
+/// What is wrong with a record. Of two words, where a `BatchError` would be four: this is returned for every number read.
+pub(super) type Malformed = &'static str;
+
 /// One record as it lies in the batch.
 pub(super) struct RawRecord<'a> {
     pub(super) timestamp_delta: i64,
@@ -89,8 +91,9 @@ pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl<'a> RawRecord<'a> {
     /// Takes the next record off `input`.
-    pub(super) fn take(input: &mut Input<'a>) -> Result<RawRecord<'a>, BatchError> {
-        let len = usize::try_from(input.varint()?).map_err(|_| BatchError::Malformed("negative record length"))?;
+    #[inline]
+    pub(super) fn take(input: &mut Input<'a>) -> Result<RawRecord<'a>, Malformed> {
+        let len = usize::try_from(input.varint()?).map_err(|_| "negative record length")?;
         let mut body = Input(input.bytes(len)?);
         // Attributes: no bit has a meaning; Kafka takes any.
         let _attributes = body.bytes(1)?;
@@ -98,7 +101,7 @@ impl<'a> RawRecord<'a> {
         let offset_delta = body.varint()?;
         let key = body.nullable("negative key length")?;
         let value = body.nullable("negative value length")?;
-        let left = u32::try_from(body.varint()?).map_err(|_| BatchError::Malformed("negative header count"))?;
+        let left = u32::try_from(body.varint()?).map_err(|_| "negative header count")?;
         Ok(RawRecord { timestamp_delta, offset_delta, key, value, headers: RawHeaders { left, input: body } })
     }
 }
@@ -110,13 +113,14 @@ impl<'a> RawHeaders<'a> {
     }
 
     /// The next header; after the last one, that the record ends there.
-    pub(super) fn take(&mut self) -> Result<Option<RawHeader<'a>>, BatchError> {
+    #[inline]
+    pub(super) fn take(&mut self) -> Result<Option<RawHeader<'a>>, Malformed> {
         if self.left == 0 {
-            return if self.input.is_empty() { Ok(None) } else { Err(BatchError::Malformed("bytes left in a record")) };
+            return if self.input.is_empty() { Ok(None) } else { Err("bytes left in a record") };
         }
         self.left -= 1;
         let name = self.input.nullable("negative header name length")?;
-        let name = name.ok_or(BatchError::Malformed("null header name"))?;
+        let name = name.ok_or("null header name")?;
         Ok(Some((name, self.input.nullable("negative header value length")?)))
     }
 }
@@ -124,52 +128,63 @@ impl<'a> RawHeaders<'a> {
 /// What is left to read.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
-const CUT: BatchError = BatchError::Malformed("records end inside a record");
+const CUT: Malformed = "records end inside a record";
 
 impl<'a> Input<'a> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], BatchError> {
+    #[inline]
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(CUT)?;
         self.0 = rest;
         Ok(taken)
     }
 
     /// Bytes after their length; null when that is -1, which differs from empty.
-    fn nullable(&mut self, negative: &'static str) -> Result<Option<&'a [u8]>, BatchError> {
+    #[inline]
+    fn nullable(&mut self, negative: &'static str) -> Result<Option<&'a [u8]>, Malformed> {
         match self.varint()? {
             -1 => Ok(None),
-            len => self.bytes(usize::try_from(len).map_err(|_| BatchError::Malformed(negative))?).map(Some),
+            len => self.bytes(usize::try_from(len).map_err(|_| negative)?).map(Some),
         }
     }
 
-    fn varint(&mut self) -> Result<i32, BatchError> {
-        if let Some((&byte, rest)) = self.0.split_first()
-            && byte < 0x80
-        {
-            self.0 = rest;
-            let byte = i32::from(byte);
-            return Ok((byte >> 1) ^ -(byte & 1));
-        }
-        let zigzag = u32::try_from(self.unsigned::<5>()?).map_err(|_| BatchError::Malformed("varint past 32 bits"))?;
+    #[inline]
+    fn varint(&mut self) -> Result<i32, Malformed> {
+        let zigzag = match self.short() {
+            Some(short) => u32::from(short),
+            None => u32::try_from(self.long::<5>()?).map_err(|_| "varint past 32 bits")?,
+        };
         Ok((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
     }
 
-    fn varlong(&mut self) -> Result<i64, BatchError> {
-        let zigzag = self.unsigned::<10>()?;
+    #[inline]
+    fn varlong(&mut self) -> Result<i64, Malformed> {
+        let zigzag = match self.short() {
+            Some(short) => u64::from(short),
+            None => self.long::<10>()?,
+        };
         Ok((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
+    }
+
+    /// A number of one byte, as most are.
+    #[inline]
+    fn short(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first().filter(|(byte, _)| **byte < 0x80)?;
+        self.0 = rest;
+        Some(byte)
     }
 
     /// Seven bits a byte, lowest first, in at most `BYTES_MAX` bytes; longer forms of small numbers are as good.
-    fn unsigned<const BYTES_MAX: usize>(&mut self) -> Result<u64, BatchError> {
+    fn long<const BYTES_MAX: usize>(&mut self) -> Result<u64, Malformed> {
         let mut value = 0;
         for (index, &byte) in self.0.iter().take(BYTES_MAX).enumerate() {
             let bits = u64::from(byte & 0x7f);
             // Only the tenth byte can reach past 64 bits: it holds the last one.
             if index == 9 && bits > 1 {
-                return Err(BatchError::Malformed("varint past 64 bits"));
+                return Err("varint past 64 bits");
             }
             value |= bits << (7 * index);
             if byte < 0x80 {
@@ -177,7 +192,7 @@ impl<'a> Input<'a> {
                 return Ok(value);
             }
         }
-        Err(if self.0.len() < BYTES_MAX { CUT } else { BatchError::Malformed("varint too long") })
+        Err(if self.0.len() < BYTES_MAX { CUT } else { "varint too long" })
     }
 }
 
@@ -221,7 +236,7 @@ mod tests {
 
     #[test]
     fn varints_are_read_as_kafka_writes_them() {
-        let check = |bytes: &[u8], expected: Result<i32, BatchError>| {
+        let check = |bytes: &[u8], expected: Result<i32, Malformed>| {
             let mut input = Input(bytes);
             assert_eq!(input.varint(), expected, "{bytes:x?}");
         };
@@ -232,8 +247,8 @@ mod tests {
         check(&[0xff, 0xff, 0xff, 0xff, 0x0f], Ok(i32::MIN));
         check(&[0xfe, 0xff, 0xff, 0xff, 0x0f], Ok(i32::MAX));
         check(&[0x82, 0x00], Ok(1));
-        check(&[0xff, 0xff, 0xff, 0xff, 0x1f], Err(BatchError::Malformed("varint past 32 bits")));
-        check(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x00], Err(BatchError::Malformed("varint too long")));
+        check(&[0xff, 0xff, 0xff, 0xff, 0x1f], Err("varint past 32 bits"));
+        check(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x00], Err("varint too long"));
         check(&[0x80], Err(CUT));
         check(&[], Err(CUT));
     }
