@@ -103,7 +103,13 @@ impl Producer {
             let mut batch = self.batch.clone();
             batch.place(Offset(self.end), LeaderEpoch(1));
             self.end = batch.end_offset().0;
-            records.push(WalRecord::Batch { partition: OF, batch, append_time: TimestampMs(1), prefix_hash: self.end });
+            records.push(WalRecord::Batch {
+                partition: OF,
+                batch,
+                append_time: TimestampMs(1),
+                latest: TimestampMs(1),
+                prefix_hash: self.end,
+            });
         }
         let ticket = self.appender.append(records, permits);
         self.ends.push_back((ticket, self.end));

@@ -73,6 +73,8 @@ pub enum WalRecord {
         batch: Batch,
         /// The leader's time of append (rule W3).
         append_time: TimestampMs,
+        /// Largest timestamp of its records, which its header need not tell truly.
+        latest: TimestampMs,
         /// Chained hash of the log up to and with this batch (S6).
         prefix_hash: u64,
     },
@@ -213,8 +215,8 @@ pub struct TailEntry {
     pub leader_epoch: LeaderEpoch,
     /// The leader's time of append.
     pub append_time: TimestampMs,
-    /// Largest record timestamp.
-    pub max_timestamp: TimestampMs,
+    /// Largest timestamp of its records, as it was handed in: the batch's header need not tell it truly.
+    pub latest: TimestampMs,
     /// Producer fields.
     pub producer: Option<ProducerStamp>,
 }
@@ -274,9 +276,9 @@ pub enum WalError {
         /// Who wanted it.
         wanted: String,
     },
-    /// A newer version wrote it.
+    /// Another version wrote it.
     #[error("`{file}` has format {format}, which this version cannot read; use the version that wrote it", file = file.display())]
-    NewerFormat {
+    OtherFormat {
         /// The file.
         file: PathBuf,
         /// Its format.

@@ -2,7 +2,7 @@
 
 use super::disk::DiskFile;
 use super::scan::{self, Detail};
-use super::tail::entry_of;
+use super::tail::{Times, entry_of};
 use bytes::Bytes;
 use millpond_log::frame::{
     BLOCK_BYTES, FRAME_ALIGN, FRAME_HEAD_BYTES, FileHead, Frame, FrameKind, FrameSeed, align_up,
@@ -137,7 +137,7 @@ impl LaidOut {
         self.frames.iter().zip(&self.payloads).map(|((frame, position), payload)| {
             let detail = match payload {
                 Payload::Empty => Detail::None,
-                Payload::Batch(batch, _) => Detail::Batch(entry_of(batch, frame.append_time)),
+                Payload::Batch(batch, _) => Detail::Batch(entry_of(batch, Times::of(frame))),
                 Payload::Bytes(bytes) => scan::detail(frame, bytes).expect("it was checked, or made here"),
             };
             (frame, *position, detail)

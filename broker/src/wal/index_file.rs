@@ -9,14 +9,14 @@ use super::space::WalFile;
 use super::state_file;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::{FRAME_HEAD_BYTES, Frame, PartitionState, STATE_BYTES};
-use millpond_log::{Lsn, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use millpond_log::{Lsn, Offset, ProducerEpoch, ProducerId};
 use std::io;
 use std::path::Path;
 
-const MAGIC: [u8; 8] = *b"MPwal-ix";
+const MAGIC: [u8; 8] = *b"MPwalix2";
 const HEAD_BYTES: usize = 8 + 8;
 /// Position, and the longest detail: a batch's index entry.
-const TAIL_BYTES: usize = 8 + 44;
+const TAIL_BYTES: usize = 8 + 36;
 const ENTRY_BYTES: usize = FRAME_HEAD_BYTES + TAIL_BYTES;
 
 /// What a full file holds, in order.
@@ -106,10 +106,9 @@ fn read_entry(entry: &[u8], file: &WalFile) -> Option<Found> {
     Some(Found { frame, crc, position: number(position), detail })
 }
 
-/// The fields of an index entry that the frame's head does not have: 44 bytes.
+/// The fields of an index entry that the frame's head does not have: 36 bytes.
 fn put_entry(entry: &TailEntry, bytes: &mut Vec<u8>) {
     bytes.extend(entry.end.0.to_le_bytes());
-    bytes.extend(entry.max_timestamp.0.to_le_bytes());
     bytes.extend(entry.record_count.to_le_bytes());
     let producer = entry.producer;
     bytes.extend(u64::from(producer.is_some()).to_le_bytes());
@@ -120,19 +119,19 @@ fn put_entry(entry: &TailEntry, bytes: &mut Vec<u8>) {
 
 fn take_entry(frame: &Frame, bytes: &[u8]) -> TailEntry {
     let small = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("an entry has its length"));
-    let producer = (number(&bytes[20..]) != 0).then(|| ProducerStamp {
-        id: ProducerId(number(&bytes[28..])),
-        epoch: ProducerEpoch(small(36) as u16),
-        base_sequence: small(40) as i32,
+    let producer = (number(&bytes[12..]) != 0).then(|| ProducerStamp {
+        id: ProducerId(number(&bytes[20..])),
+        epoch: ProducerEpoch(small(28) as u16),
+        base_sequence: small(32) as i32,
     });
     TailEntry {
         base: frame.base_offset,
         end: Offset(number(bytes)),
-        record_count: small(16),
+        record_count: small(8),
         size: frame.payload_len,
         leader_epoch: frame.leader_epoch,
         append_time: frame.append_time,
-        max_timestamp: TimestampMs(number(&bytes[8..]) as i64),
+        latest: frame.latest,
         producer,
     }
 }

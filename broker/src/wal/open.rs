@@ -63,7 +63,7 @@ impl Wal {
         };
         let mut log = recovery::recover(&source).map_err(|refused| match refused {
             Refused::Io(error) => WalError::Io(error),
-            Refused::Newer(newer) => WalError::NewerFormat { file: newer.path, format: newer.format },
+            Refused::OtherFormat { path, format } => WalError::OtherFormat { file: path, format },
         })?;
         opening.bad.append(&mut log.bad);
         if !opening.bad.is_empty() {
@@ -102,7 +102,7 @@ impl Opening {
             WalIdentity { cluster: cluster.to_owned(), broker, wal_gen: fresh_wal_gen, incarnation: Incarnation(0) };
         let new = Label { identity, boot: 0, settled: Lsn(0), clean_end: Lsn(0), poisoned: false };
         match found {
-            Found::Newer(format) => Err(WalError::NewerFormat { file: path.to_owned(), format }),
+            Found::OtherFormat(format) => Err(WalError::OtherFormat { file: path.to_owned(), format }),
             Found::Label(label) => {
                 if label.identity.cluster != cluster || label.identity.broker != broker {
                     let wanted = format!("broker {broker} of cluster `{cluster}`");

@@ -51,16 +51,14 @@ pub(super) struct Log {
     unproven: Option<(u64, u64)>,
 }
 
-/// A newer version wrote the file.
-pub(super) struct NewerFormat {
-    pub(super) path: PathBuf,
-    pub(super) format: u32,
-}
-
 /// Why recovery stops.
 pub(super) enum Refused {
     Io(io::Error),
-    Newer(NewerFormat),
+    /// Another version wrote the file.
+    OtherFormat {
+        path: PathBuf,
+        format: u32,
+    },
 }
 
 impl From<io::Error> for Refused {
@@ -118,7 +116,7 @@ fn open_files(source: &Source<'_>) -> Result<Vec<Arc<WalFile>>, Refused> {
         // A head that cannot be read is a bad head: the frames speak for themselves.
         let readable = file.read_at(&mut block, 0).is_ok();
         let head = FileHead::decode(if readable { &block } else { &[] })
-            .map_err(|format| Refused::Newer(NewerFormat { path: path.clone(), format }))?;
+            .map_err(|format| Refused::OtherFormat { path: path.clone(), format })?;
         let bytes = file.len()? / BLOCK_BYTES * BLOCK_BYTES;
         heads.push((*number, path.clone(), file, bytes, head.filter(|head| head.file == *number)));
     }

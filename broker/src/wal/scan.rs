@@ -4,7 +4,7 @@
 
 use super::TailEntry;
 use super::space::WalFile;
-use super::tail::entry_of;
+use super::tail::{Times, entry_of};
 use bytes::Bytes;
 use millpond_log::Batch;
 use millpond_log::frame::{
@@ -172,7 +172,7 @@ pub(super) fn detail(frame: &Frame, payload: &[u8]) -> Option<Detail> {
         FrameKind::Batch => {
             let mut bytes = Bytes::copy_from_slice(payload);
             let batch = Batch::take(&mut bytes).ok()??;
-            bytes.is_empty().then(|| Detail::Batch(entry_of(&batch, frame.append_time)))
+            bytes.is_empty().then(|| Detail::Batch(entry_of(&batch, Times::of(frame))))
         }
         FrameKind::State => PartitionState::decode(payload).map(Detail::State),
         _ => payload.is_empty().then_some(Detail::None),

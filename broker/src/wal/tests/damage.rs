@@ -251,7 +251,7 @@ fn a_kill_after_a_failed_sync_and_then_a_power_cut_lose_nothing_counted() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_name() {
+fn another_format_is_refused_by_name() {
     let (disk, _, file) = small_log(9);
     disk.overwrite(&file, &{
         let mut head = [0; 44];
@@ -262,7 +262,7 @@ fn a_newer_format_is_refused_by_name() {
         head
     });
     match open(&disk, &small(), 2) {
-        Err(WalError::NewerFormat { file: named, format: 7 }) => assert_eq!(named, file),
+        Err(WalError::OtherFormat { file: named, format: 7 }) => assert_eq!(named, file),
         other => panic!("{:?}", other.err()),
     }
 }
