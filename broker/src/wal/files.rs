@@ -100,6 +100,21 @@ impl Files {
         Ok(WalFile { number, wal_gen: self.wal_gen, path, file, bytes: self.file_bytes })
     }
 
+    /// Gives a file that is to be begun, and is shorter than the settings ask for, its full length.
+    pub(super) fn lengthen(&self, file: &WalFile) -> io::Result<WalFile> {
+        file.file.preallocate(self.file_bytes)?;
+        file.file.zero(file.bytes, self.file_bytes)?;
+        file.file.sync_data()?;
+        let WalFile { number, wal_gen, path, file, .. } = file;
+        Ok(WalFile {
+            number: *number,
+            wal_gen: *wal_gen,
+            path: path.clone(),
+            file: file.clone(),
+            bytes: self.file_bytes,
+        })
+    }
+
     /// Zeroes a new file, so that later syncs have no metadata to write (rule W1). Stops when the writer waits for the file.
     fn zero(&self, file: &WalFile, space: &Space) -> io::Result<()> {
         let mut at = 0;

@@ -244,6 +244,11 @@ fn prepare(files: &Files, options: &WalOptions, log: &mut Log) -> Result<(), Wal
         log.in_use.push(Arc::new(files.create(number)?));
         log.position = 0;
     }
+    if let Some(begun) = log.in_use.last_mut().filter(|last| log.position == 0 && last.bytes < options.file_bytes) {
+        // Cut short, or made under other settings: no file of the log is empty, so the writer could not leave it for one in
+        // which the next batch fits.
+        *begun = Arc::new(files.lengthen(begun)?);
+    }
     let files_max = (options.bytes_max / options.file_bytes) as usize;
     while log.ready.len() < FILES_READY && log.in_use.len() + log.ready.len() < files_max {
         number += 1;

@@ -105,6 +105,25 @@ fn a_file_cut_at_any_byte_gives_a_prefix_and_says_what_is_lost() {
 }
 
 #[test]
+fn the_newest_file_cut_to_nothing_is_written_again_in_full_length() {
+    // Case: its first batch found no room in the file, and the writer waited for ever.
+    let disk = SimDisk::new(10);
+    let (wal, _) = open(&disk, &small(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    while wal.usage().file_bytes < 2 * small().file_bytes {
+        assert!(client.append_when_there_is_room(partition(0), 1, 1000));
+        assert!(client.append_when_there_is_room(partition(1), 1, 1000) && client.sync());
+    }
+    wal.close().expect("closes");
+    let newest = wal_files(&disk).remove(1);
+    for cut in [0, 1, 5000] {
+        let fork = disk.fork(cut);
+        fork.cut(&newest, cut);
+        assert!(judge(&fork, &client, &format!("cut at {cut}")));
+    }
+}
+
+#[test]
 fn a_torn_tail_keeps_what_was_acknowledged_and_is_no_damage() {
     // Case: a crash in the middle of the last group, at each of its bytes.
     let disk = SimDisk::new(3);

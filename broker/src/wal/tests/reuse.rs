@@ -256,4 +256,11 @@ fn a_wal_opens_with_other_settings_than_it_was_made_with() {
     wal.close().expect("closes");
     let (wal, _) = open(&disk, &options, 3).expect("opens");
     check(&client, &wal);
+    // A file that was made and never begun is too short for the batches of the new settings.
+    let disk = SimDisk::new(7);
+    open(&disk, &long(64 << 10), 1).expect("opens").0.close().expect("closes");
+    let (wal, _) = open(&disk, &long(1 << 20), 2).expect("opens");
+    let mut client = Client::new(&wal);
+    assert!(client.append_when_there_is_room(partition(0), 1, 200_000) && client.sync());
+    check(&client, &wal);
 }
