@@ -3,6 +3,7 @@
 //! One writer thread does group commit; readers find batches through the tail index. It decides nothing about partitions.
 
 pub mod disk;
+mod file;
 mod files;
 mod group;
 mod index_file;

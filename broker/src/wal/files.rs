@@ -3,10 +3,11 @@
 //! Only here can the disk be full (rule W2); the thread then tries again until there is room.
 
 use super::disk::{Disk, is_full};
+use super::file::WalFile;
 use super::index_file::{self, Growing};
 use super::scan::{Cursor, Reader};
 use super::shared::Shared;
-use super::space::{Job, Space, WalFile};
+use super::space::{Job, Space};
 use millpond_log::WalGen;
 use millpond_log::frame::BLOCK_BYTES;
 use std::io;

@@ -3,12 +3,13 @@
 //! Nothing is acknowledged, and no frame written, before all that was recovered is durable (rule W3a).
 
 use super::disk::{Disk, DiskLock, is_full};
+use super::file::WalFile;
 use super::files::{self, Files};
 use super::index_file::Growing;
 use super::queue::Queue;
 use super::recovery::{self, Log, Refused, Source};
 use super::shared::{DAMAGE_NAME, Listeners, Shared, lock};
-use super::space::{FILES_READY, Space, WalFile};
+use super::space::{FILES_READY, Space};
 use super::state_file::{self, Bad, CLUSTER_BYTES_MAX, Found, Label, LabelFile};
 use super::tail::{Freed, frame_bytes};
 use super::tails::Tails;

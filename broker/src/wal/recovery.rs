@@ -4,10 +4,10 @@
 //! without saying so.
 
 use super::disk::Disk;
+use super::file::WalFile;
 use super::index_file::{self, FileIndex};
 use super::replay::{Frames, Hole};
 use super::scan::{Cursor, Found, Reader};
-use super::space::WalFile;
 use super::state_file::Bad;
 use super::tail::Tail;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_ALIGN, FileHead, FrameKind, align_up};
@@ -16,6 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Files synced at the same time: a disk takes many syncs together for little more than the price of one, and a large WAL has
+/// hundreds of files.
+const SYNCS_AT_ONCE: usize = 16;
 
 /// What a start finds before it knows whose the files are.
 pub(super) struct Source<'a> {
@@ -419,6 +423,12 @@ impl Log {
             file.file.read_at(&mut bytes, from)?;
             file.file.write_vectored_at(&mut [IoSlice::new(&bytes)], from)?;
         }
-        self.in_use.iter().chain(&self.ready).try_for_each(|file| file.file.sync_data())
+        let files: Vec<&WalFile> = self.in_use.iter().chain(&self.ready).map(Arc::as_ref).collect();
+        let sync = |files: &[&WalFile]| files.iter().try_for_each(|file| file.file.sync_data());
+        std::thread::scope(|scope| {
+            let parts = files.chunks(files.len().div_ceil(SYNCS_AT_ONCE).max(1));
+            let syncs: Vec<_> = parts.map(|files| scope.spawn(move || sync(files))).collect();
+            syncs.into_iter().try_for_each(|sync| sync.join().expect("a sync does not panic"))
+        })
     }
 }

@@ -3,38 +3,15 @@
 //! One lock, held for arithmetic only. No I/O: the files thread makes and renames files and reports here.
 
 use super::WalUsage;
-use super::disk::DiskFile;
+use super::file::WalFile;
 use super::index_file::Growing;
 use super::tail::Freed;
-use millpond_log::WalGen;
-use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, FrameSeed};
+use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Files kept ready to be written: the ballast (rule W7), and what permits can count on.
 pub(super) const FILES_READY: usize = 3;
-
-/// A WAL file in one of its lives.
-pub(super) struct WalFile {
-    /// Its number, which is in its name.
-    pub(super) number: u64,
-    /// The WAL that seeds its frames.
-    pub(super) wal_gen: WalGen,
-    /// Where it is.
-    pub(super) path: PathBuf,
-    /// Open.
-    pub(super) file: Arc<dyn DiskFile>,
-    /// Its length: what the settings say, or what they said when it was made.
-    pub(super) bytes: u64,
-}
-
-impl WalFile {
-    /// Seed of its frames' checksums.
-    pub(super) fn seed(&self) -> FrameSeed {
-        FrameSeed::new(self.wal_gen, self.number)
-    }
-}
 
 /// The shared accounts.
 pub(super) struct Space {
@@ -397,6 +374,8 @@ mod tests {
     use super::*;
     use crate::wal::disk::Disk;
     use crate::wal::sim::SimDisk;
+    use millpond_log::WalGen;
+    use std::path::PathBuf;
     use std::time::Duration;
 
     #[test]
