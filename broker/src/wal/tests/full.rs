@@ -79,7 +79,7 @@ struct SmallDisk {
     dir: tempfile::TempDir,
 }
 
-const SMALL_DISK_BYTES: u64 = 8 << 20;
+const SMALL_DISK_BYTES: u64 = 12 << 20;
 
 impl SmallDisk {
     /// One in memory.
@@ -93,7 +93,7 @@ impl SmallDisk {
         let made = std::fs::File::create(image).and_then(|file| file.set_len(SMALL_DISK_BYTES));
         made.map_err(|error| error.to_string())?;
         let image = image.to_str().ok_or("the temporary directory has an odd name")?;
-        call("mkfs.ext4", &["-q", "-F", "-m", "0", "-O", "^has_journal", image])?;
+        call("mkfs.ext4", &["-q", "-F", "-m", "0", image])?;
         SmallDisk::mount(["-t", "ext4", "-o", "loop", image])
     }
 
@@ -147,7 +147,7 @@ fn full_and_free_again(dir: &Path) {
         WalOptions { dir: dir.join("wal"), bytes_max: 64 << 20, file_bytes: 256 << 10, memory_bytes: 1 << 20 };
     // Somebody else has most of the disk.
     let hog = dir.join("hog");
-    std::fs::write(&hog, vec![1; 5 << 20]).expect("there is room");
+    std::fs::write(&hog, vec![1; 8 << 20]).expect("there is room");
     let (wal, _) = open_on(Arc::new(RealDisk), &options, 1).expect("opens");
     let mut client = Client::new(&wal);
     let of = partition(0);
