@@ -108,7 +108,8 @@ impl Broker {
             // The tombstone was seen as committed: the frames may go (rules K6, S14).
             let _ = handle.shard.send(ShardMsg::Drop { partition: handle.id });
         }
-        self.forget_damage(topic.partitions.iter().filter(|handle| handle.loss.is_some()).map(|handle| handle.id)).await;
+        self.forget_damage(topic.partitions.iter().filter(|handle| handle.loss.is_some()).map(|handle| handle.id))
+            .await;
         Ok(())
     }
 
