@@ -3,5 +3,6 @@
 mod commands;
 mod kafka;
 mod kill_loop;
+mod loss;
 mod one_broker;
 mod tidy;
