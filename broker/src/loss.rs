@@ -10,7 +10,7 @@ use crate::topics::unavailable;
 use crate::wal::{Damage, Recovered};
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord};
-use millpond_log::{ErrorCode, PartitionId};
+use millpond_log::{ErrorCode, Offset, PartitionId};
 use millpond_metadata::store::{Outcome, Session, UncleanElection};
 use std::collections::BTreeMap;
 
@@ -53,12 +53,11 @@ impl DiskStory {
         (cause.to_owned(), first.filter(|_| self.fresh))
     }
 
-    /// What is lost of a partition that was opened as lost.
-    pub(crate) fn loss(&self, handle: &PartitionHandle, recovered: &Recovered) -> PartitionLoss {
+    /// What is lost of a partition that was opened as lost, and whose log is known to have reached `known_end`.
+    pub(crate) fn loss(&self, handle: &PartitionHandle, in_wal: bool, known_end: Offset) -> PartitionLoss {
         let end = handle.view.borrow().visible.end;
-        let in_wal = recovered.partitions.iter().find(|held| held.partition == handle.id);
-        let (cause, place) = self.cause(handle.id, in_wal.is_some());
-        PartitionLoss { cause, place, end, known_end: in_wal.map_or(end, |held| held.known_end.max(end)) }
+        let (cause, place) = self.cause(handle.id, in_wal);
+        PartitionLoss { cause, place, end, known_end }
     }
 }
 
@@ -68,7 +67,7 @@ impl PartitionLoss {
         let place =
             self.place.as_ref().map_or(String::new(), |place| format!(" (`{}`, byte {})", place.file, place.position));
         let lost = match self.known_end.0.saturating_sub(self.end.0) {
-            0 => format!("whatever was acknowledged from offset {} on is lost", self.end),
+            0 => format!("if anything was acknowledged from offset {} on, it is lost", self.end),
             count => format!(
                 "the {count} offsets {} to {} are lost, with whatever came after them",
                 self.end,

@@ -60,7 +60,11 @@ impl Registrar {
         match self.register(disk_inc).await {
             Err(OfficeError::StaleDisk { reason }) => {
                 let fresh = WalGen(rand::random());
-                tracing::error!(reason, wal_gen = %fresh, "this disk is another replica from now on (rules B1a, B4)");
+                tracing::error!(
+                    reason,
+                    wal_gen = format!("{:016x}", fresh.0),
+                    "this disk is another replica from now on (rules B1a, B4)"
+                );
                 self.change_wal(move |wal| wal.renew(fresh)).await?;
                 self.record.wal_gen = fresh;
                 Ok((self.register(Incarnation(0)).await?, Some(reason)))

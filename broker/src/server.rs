@@ -26,7 +26,7 @@ use millpond_core::loss::{Standing, standing};
 use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::{ManifestError, ManifestRoot};
-use millpond_log::{ErrorCode, LeaderEpoch, PartitionId, WalGen};
+use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{Store, StoreError, Versioned};
@@ -352,14 +352,15 @@ impl Broker {
                 let record = image.partitions.get(&id).map(|record| &record.value);
                 let lost = record.filter(|record| standing(record, self.inner().rid, disk_of) == Standing::Lost);
                 let lost = lost.map(|record| record.epoch);
-                let mut handle = self.open(&topic, &config, root, in_wal.get(&id).copied(), lost).await?;
+                let held = in_wal.get(&id).copied();
+                let (mut handle, known_end) = self.open(&topic, &config, root, held, lost).await?;
                 if let Some(record) = record {
                     handle.placement = Placement::from(record);
                     handle.placement.leader = None;
                 }
                 if lost.is_some() {
                     handle.placement.isr.clear();
-                    handle.loss = Some(Arc::new(story.loss(&handle, recovered)));
+                    handle.loss = Some(Arc::new(story.loss(&handle, held.is_some(), known_end)));
                 }
                 partitions.push(handle);
             }
@@ -383,13 +384,13 @@ impl Broker {
         let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?.value;
         let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
         let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
-        let mut handle = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
+        let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
         handle.placement = Placement::from(&record);
         self.lead(&handle, &record);
         Ok(handle)
     }
 
-    /// `lost` is the epoch of a partition that nobody may lead any more.
+    /// `lost` is the epoch of a partition that nobody may lead any more. Also returns how far its log is known to have reached.
     async fn open(
         &self,
         topic: &TopicRecord,
@@ -397,7 +398,7 @@ impl Broker {
         root: Versioned<ManifestRoot>,
         in_wal: Option<&RecoveredPartition>,
         lost: Option<LeaderEpoch>,
-    ) -> Result<PartitionHandle, StartError> {
+    ) -> Result<(PartitionHandle, Offset), StartError> {
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
@@ -435,7 +436,8 @@ impl Broker {
             revision: root.revision,
             producers: found.producers_tiered,
         })));
-        Ok(PartitionHandle { id: partition, shard, view, placement: Placement::default(), loss: None })
+        let handle = PartitionHandle { id: partition, shard, view, placement: Placement::default(), loss: None };
+        Ok((handle, found.known_end))
     }
 }
 

@@ -47,21 +47,32 @@ pub struct Seam {
     pub tiered_epoch: Option<LeaderEpoch>,
 }
 
-/// Whether the disk's log goes on where object storage ends. If not, all of it is dropped and the log goes on from `tiered_end`
-/// (rule R12): the disk is older than the manifest, or kept records that an unclean election replaced.
+/// How the two logs meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// The disk's goes on where object storage ends: it is kept.
+    Continues,
+    /// The disk's ends before: nothing of it is needed, and the log goes on from `tiered_end`.
+    Behind,
+    /// The disk kept records that an unclean election replaced: all of it is dropped (rule R12).
+    Diverged,
+}
+
+/// How the log on a disk meets the one in object storage (rule R12).
 #[must_use]
-pub fn continues(seam: &Seam) -> bool {
+pub fn meet(seam: &Seam) -> Meeting {
     if seam.end < seam.tiered_end {
-        return false;
+        return Meeting::Behind;
     }
-    match (seam.epoch, seam.tiered_epoch) {
+    let continues = match (seam.epoch, seam.tiered_epoch) {
         // The same epoch at one offset is the same record, and so is all before it.
         (Some(here), Some(there)) if seam.start < seam.tiered_end => here == there,
         // It was trimmed to this very end, and what is tiered never changes.
         (Some(here), Some(there)) => here >= there,
         // Nothing is tiered, or the disk holds no record.
         (None, _) | (_, None) => true,
-    }
+    };
+    if continues { Meeting::Continues } else { Meeting::Diverged }
 }
 
 /// What is known of a lost partition where it is to be led from now on.

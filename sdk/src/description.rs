@@ -155,7 +155,7 @@ impl std::fmt::Display for PartitionLoss {
             write!(f, " (`{file}`, byte {position})")?;
         }
         match self.known_end.0.saturating_sub(self.end.0) {
-            0 => write!(f, "; whatever was acknowledged from offset {} on is lost", self.end),
+            0 => write!(f, "; if anything was acknowledged from offset {} on, it is lost", self.end),
             count => {
                 let last = self.known_end.0 - 1;
                 write!(f, "; the {count} offsets {} to {last} are lost, with whatever came after them", self.end)

@@ -2,7 +2,7 @@
 
 use crate::tiered::{Tiered, TieredError};
 use crate::wal::{RecoveredPartition, Wal};
-use millpond_core::loss::{self, Seam};
+use millpond_core::loss::{self, Meeting, Seam};
 use millpond_core::replica::{Recovered, Replica, expire_producers};
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) producers_tiered: ProducerTable,
     /// The WAL holds nothing that follows the manifest: its log starts here.
     pub(crate) reset_at: Option<Offset>,
+    /// How far its log is known to have reached: beyond its end if something was lost.
+    pub(crate) known_end: Offset,
 }
 
 /// Why a replica cannot be used. Its partition stays without this replica; nothing is deleted (rule K6).
@@ -68,13 +70,17 @@ pub(crate) async fn assemble(
     if let Some(held) = in_wal.filter(|held| held.start > tiered_end && held.end > held.start) {
         return Err(RecoveryError::Gap { partition, start: held.start, tiered_end });
     }
-    // What ends below the manifest is all in object storage (rule R12). What is not in sync may also contradict it.
-    let follows = |held: &&RecoveredPartition| match lost {
-        Some(_) => loss::continues(&seam(held, wal, tiered_end, &epochs)),
-        None => held.end >= tiered_end,
-    };
-    let held = in_wal.filter(follows);
+    // What is in sync never contradicts the manifest; what ends below it is all in object storage (rule R12).
+    let meeting = in_wal.map(|held| match lost {
+        Some(_) => loss::meet(&seam(held, wal, tiered_end, &epochs)),
+        None if held.end < tiered_end => Meeting::Behind,
+        None => Meeting::Continues,
+    });
+    let held = in_wal.filter(|_| meeting == Some(Meeting::Continues));
     let (end, hw, prefix_hash) = held.map_or((tiered_end, tiered_end, 0), |held| (held.end, held.hw, held.prefix_hash));
+    // What a log of another history held says nothing about this one.
+    let of_this = in_wal.filter(|_| meeting != Some(Meeting::Diverged));
+    let known_end = of_this.map_or(end, |held| held.known_end.max(end));
     // Of a lost log only what is in object storage is known to stand (rule F4).
     let hw = if lost.is_some() { tiered_end } else { hw };
     let mut producers = ProducerTable::default();
@@ -115,7 +121,7 @@ pub(crate) async fn assemble(
         last_append_time,
         timestamp_type,
     });
-    Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end) })
+    Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end), known_end })
 }
 
 /// How the log in the WAL meets the one in object storage.

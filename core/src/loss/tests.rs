@@ -95,17 +95,17 @@ fn rule_r12_a_disk_is_kept_only_where_it_goes_on_from_object_storage() {
             tiered_end: Offset(tiered_end),
             tiered_epoch: tiered_epoch.map(LeaderEpoch),
         };
-        assert_eq!(continues(&seam), expected, "{seam:?}");
+        assert_eq!(meet(&seam), expected, "{seam:?}");
     };
-    check(0, 20, Some(3), 0, None, true);
-    check(0, 20, Some(3), 10, Some(3), true);
-    check(0, 9, Some(3), 10, Some(3), false);
-    check(0, 10, Some(3), 10, Some(3), true);
+    check(0, 20, Some(3), 0, None, Meeting::Continues);
+    check(0, 20, Some(3), 10, Some(3), Meeting::Continues);
+    check(0, 9, Some(3), 10, Some(3), Meeting::Behind);
+    check(0, 10, Some(3), 10, Some(3), Meeting::Continues);
     // An unclean election replaced what the disk holds at 9, and more was tiered since.
-    check(0, 20, Some(3), 10, Some(4), false);
-    check(0, 20, Some(5), 10, Some(4), false);
-    check(10, 20, Some(3), 10, Some(3), true);
-    check(10, 20, Some(5), 10, Some(3), true);
-    check(10, 20, Some(2), 10, Some(3), false);
-    check(10, 10, None, 10, Some(3), true);
+    check(0, 20, Some(3), 10, Some(4), Meeting::Diverged);
+    check(0, 20, Some(5), 10, Some(4), Meeting::Diverged);
+    check(10, 20, Some(3), 10, Some(3), Meeting::Continues);
+    check(10, 20, Some(5), 10, Some(3), Meeting::Continues);
+    check(10, 20, Some(2), 10, Some(3), Meeting::Diverged);
+    check(10, 10, None, 10, Some(3), Meeting::Continues);
 }

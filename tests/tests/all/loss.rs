@@ -6,7 +6,10 @@ use millpond_sdk::{
     Admin, Client, Consumer, ConsumerConfig, NewTopic, Offset, Producer, ProducerConfig, ProducerRecord, StartAt,
     TopicPartition,
 };
+use millpond_tests::broker::{TestBroker, config};
 use millpond_tests::process::{Dev, DevOptions, binary};
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,10 +17,11 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-const TOPIC: &str = "orders";
+pub(crate) const TOPIC: &str = "orders";
 
 /// A `millpond dev` that can be stopped and started again on the same folder.
 pub(crate) struct Bench {
@@ -299,7 +303,12 @@ async fn an_old_snapshot_of_the_disk_is_another_replica_and_never_speaks_for_wha
     restore(&newer, &bench.disk());
     let dev = bench.start();
     let client = Client::connect(&dev.grpc).await.expect("the broker is up");
-    assert_eq!(state(&dev, 0)["loss"]["end"], 25);
+    let diverged = state(&dev, 0)["loss"].clone();
+    assert_eq!(
+        (&diverged["end"], &diverged["known_end"]),
+        (&json!(25), &json!(25)),
+        "its records are of another history"
+    );
     let now = [values("a", 0, 0..20), values("b", 0, 20..25)].concat();
     assert_eq!(read(&client, 0, 25).await, now, "also before the loss is accepted");
     accept(&dev, 0);
@@ -314,6 +323,45 @@ async fn an_old_snapshot_of_the_disk_is_another_replica_and_never_speaks_for_wha
     assert_eq!(state(&dev, 0)["loss"]["end"], 25);
     accept(&dev, 0);
     assert_eq!(read(&client, 0, 25).await, now);
+}
+
+/// Rule B1a: a snapshot taken while the broker ran carries the incarnation that is registered; its position gives it away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_of_a_running_brokers_disk_is_told_by_its_position() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let copied = folder.path().join("copied");
+    let mut config = config(&folder.path().join("data"));
+    config.disk_note_interval = Duration::from_millis(5);
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let broker = TestBroker::start(config.clone(), Arc::clone(&objects)).await;
+    let client = Client::connect(broker.grpc()).await.expect("the broker is up");
+    create(&client, 1).await;
+    publish(&client, "a", 0, 0..10).await;
+    copy(&config.data_dir.join("wal"), &copied);
+    let before = broker.noted_position().await;
+    publish(&client, "a", 0, 10..20).await;
+    // It is noted while the broker runs, not only when it ends.
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while broker.noted_position().await <= before {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the position is noted");
+    broker.stop().await;
+
+    restore(&copied, &config.data_dir.join("wal"));
+    let broker = TestBroker::start(config, objects).await;
+    let client = Client::connect(broker.grpc()).await.expect("the broker is up");
+    let admin = Admin::new(&client);
+    let stale = admin.describe_topic(TOPIC).await.expect("it exists").partitions.remove(0);
+    let loss = stale.loss.expect("rule B1a");
+    assert_eq!(stale.leader, None);
+    assert!(loss.cause.contains("but was durable up to"), "{loss}");
+    assert!(loss.end >= Offset(10) && loss.end <= Offset(20), "what the copy caught: {loss}");
+    assert!(admin.accept_loss(TOPIC, 0).await.expect("it is lost").leader_epoch.is_some());
+    assert_eq!(read(&client, 0, 10).await, values("a", 0, 0..10));
+    broker.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
