@@ -4,29 +4,33 @@
 
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
+use crate::fetch::check_epoch;
 use crate::partitions::view::PartitionView;
 use crate::refusals::{end_not_proven, not_leader, storage_error};
 use crate::tiered::larger;
 use crate::wal::TailEntry;
 use millpond_core::replica::Visible;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
-use millpond_log::{Batch, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, LeaderEpoch, Offset, PartitionId, TimestampMs};
 
 impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
     ///
     /// # Errors
-    /// Of the partition (unknown, led elsewhere), `OFFSET_NOT_AVAILABLE` (rule R11), or of storage.
+    /// Of the partition (unknown, led elsewhere, in another epoch than `known`: rule F2), `OFFSET_NOT_AVAILABLE` (rule R11),
+    /// or of storage.
     pub async fn list_offsets(
         &self,
         topic: &TopicRef,
         partition: u32,
+        known: Option<LeaderEpoch>,
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
         let handle = self.partition(topic, partition)?;
         let view = handle.view.borrow().clone();
         let visible = view.visible;
+        check_epoch(&view, known)?;
         if !visible.leads {
             return Err(not_leader());
         }

@@ -400,7 +400,8 @@ impl Broker {
             }
         };
         let manifest = Arc::new(root.value);
-        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest) };
+        let epochs = Arc::new(found.replica.epochs().clone());
+        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view_sender, view) = watch::channel(view);
         let shard = inner.shards[shard_of(partition, inner.shards.len())].clone();
         let open = Open {
