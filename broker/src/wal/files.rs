@@ -3,7 +3,7 @@
 //! Only here can the disk be full (rule W2); the thread then tries again until there is room.
 
 use super::disk::{Disk, is_full};
-use super::index_file::{self, FileIndex};
+use super::index_file::{self, Growing};
 use super::scan::{Cursor, Reader};
 use super::shared::Shared;
 use super::space::{Job, Space, WalFile};
@@ -72,8 +72,8 @@ impl Files {
                     Err(error) => return Err(error),
                 },
                 // An index is only a help for the next start: without it the file is read.
-                Job::Index(file) => {
-                    if let Err(error) = self.index(&file) {
+                Job::Index(file, grown) => {
+                    if let Err(error) = self.index(&file, grown) {
                         tracing::warn!(file = %file.path.display(), %error, "no index of a full WAL file");
                     }
                 }
@@ -130,11 +130,12 @@ impl Files {
         Ok(fits.then(next))
     }
 
-    fn index(&self, file: &WalFile) -> io::Result<()> {
-        match read_index(file) {
-            Some(index) => index_file::write(self.disk.as_ref(), &self.dir, file, &index),
-            None => Err(io::Error::other("it does not begin with a frame")),
+    fn index(&self, file: &WalFile, grown: Option<Growing>) -> io::Result<()> {
+        let index = grown.unwrap_or_else(|| read_index(file));
+        if index.is_empty() {
+            return Err(io::Error::other("it does not begin with a frame"));
         }
+        index.write(self.disk.as_ref(), &self.dir, file)
     }
 
     /// Forgets the index of a file, so that the next start reads the file itself.
@@ -144,14 +145,17 @@ impl Files {
     }
 }
 
-/// Reads a full file from its first frame on.
-fn read_index(file: &WalFile) -> Option<FileIndex> {
+/// Makes the index of a full file by reading it from its first frame on.
+fn read_index(file: &WalFile) -> Growing {
     let mut reader = Reader::new(file);
     let mut cursor = Cursor { next_lsn: None, prev_crc: None, boot: 0, proven: 0 };
-    let (mut at, mut frames) = (BLOCK_BYTES, Vec::new());
+    let (mut at, mut index) = (BLOCK_BYTES, Growing::new(file.number));
     while let Some((group, end, after)) = reader.group(at, cursor) {
-        frames.extend(group);
+        for found in &group {
+            // However large: this thread is in nobody's way.
+            index.push(file, &found.frame, found.position, &found.detail);
+        }
         (at, cursor) = (end, after);
     }
-    Some(FileIndex { first_lsn: frames.first()?.frame.lsn, frames, end: cursor })
+    index
 }

@@ -4,6 +4,7 @@
 
 use super::disk::{Disk, DiskLock, is_full};
 use super::files::{self, Files};
+use super::index_file::Growing;
 use super::queue::Queue;
 use super::recovery::{self, Log, Refused, Source};
 use super::shared::{DAMAGE_NAME, Listeners, Shared, lock};
@@ -62,7 +63,7 @@ impl Wal {
         };
         let mut log = recovery::recover(&source).map_err(|refused| match refused {
             Refused::Io(error) => WalError::Io(error),
-            Refused::Newer(newer) => WalError::NewerFormat { file: newer.path, format: newer.format },
+            Refused::OtherFormat { path, format } => WalError::OtherFormat { file: path, format },
         })?;
         opening.bad.append(&mut log.bad);
         if !opening.bad.is_empty() {
@@ -101,7 +102,7 @@ impl Opening {
             WalIdentity { cluster: cluster.to_owned(), broker, wal_gen: fresh_wal_gen, incarnation: Incarnation(0) };
         let new = Label { identity, boot: 0, settled: Lsn(0), clean_end: Lsn(0), poisoned: false };
         match found {
-            Found::Newer(format) => Err(WalError::NewerFormat { file: path.to_owned(), format }),
+            Found::OtherFormat(format) => Err(WalError::OtherFormat { file: path.to_owned(), format }),
             Found::Label(label) => {
                 if label.identity.cluster != cluster || label.identity.broker != broker {
                     let wanted = format!("broker {broker} of cluster `{cluster}`");
@@ -201,6 +202,7 @@ fn start(
         damage: Mutex::new(state_file::decode_damage(&remembered)),
         listeners: Mutex::new(Listeners::default()),
     });
+    let number = file.number;
     let mut writer = Writer {
         shared: shared.clone(),
         file,
@@ -212,6 +214,7 @@ fn start(
         marked: log.cursor.proven + 1 >= next_lsn.0,
         evictable: VecDeque::new(),
         evictable_bytes: 0,
+        index: (log.position == 0).then(|| Growing::new(number)),
         copying: None,
     };
     let files = spawn_files(shared.clone(), files)?;

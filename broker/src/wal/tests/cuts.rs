@@ -45,7 +45,18 @@ fn live(disk: &SimDisk, wal: Wal, clients: Vec<Client>, seed: u64, faults: Fault
                         client.poisoned.is_none()
                     }
                     _ => {
-                        client.append_when_there_is_room(of, 1 + choices.below(3) as u32, choices.below(1500) as usize)
+                        let (records, bytes) = (1 + choices.below(3) as u32, choices.below(1500) as usize);
+                        while !client.append(of, records, bytes) && client.sync() {
+                            // The log is full: what is old is done with.
+                            for own in own {
+                                let acknowledged = client.acknowledged(own);
+                                let old = acknowledged.len().saturating_sub(5);
+                                client.trim(own, acknowledged.get(old).map_or(0, |written| written.base));
+                            }
+                            client.poll();
+                            std::thread::yield_now();
+                        }
+                        client.poisoned.is_none()
                     }
                 };
                 if !alive {
