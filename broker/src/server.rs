@@ -15,7 +15,7 @@ use crate::producer_ids::ProducerIds;
 use crate::session::SessionHandle;
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
-use crate::tier::{Led, TierHandle, TierRequest, TierState, Tierer};
+use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
 use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
@@ -198,6 +198,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
         metrics: Arc::clone(&metrics),
         interval: config.tier_interval,
+        started: crate::clock::monotonic(),
         state: TierState::default(),
     };
     let collector =
@@ -413,8 +414,7 @@ impl Broker {
         };
         // A shard that is gone ends the broker.
         let _ = shard.send(ShardMsg::Open(Box::new(open)));
-        inner.tier.send(TierRequest::Hold(Box::new(Led {
-            partition,
+        inner.tier.send(TierRequest::Hold(Box::new(Held {
             topic_name: topic.name.to_string(),
             config: config.clone(),
             shard: shard.clone(),

@@ -232,9 +232,8 @@ impl Shard {
         for output in self.outputs.drain(..) {
             match output {
                 Output::PersistEpoch(epoch) => self.records.push(WalRecord::EpochSeen { partition, epoch }),
-                Output::Append { batch, append_time, latest: _, prefix_hash } => {
+                Output::Append { batch, append_time, latest, prefix_hash } => {
                     self.ends.push((partition, batch.end_offset()));
-                    let latest = batch.max_timestamp();
                     self.records.push(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash });
                 }
                 Output::Answer { token, result } => {
