@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod broker;
+mod budget;
 mod catalog;
 pub mod clock;
 pub mod config;
