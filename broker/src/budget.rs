@@ -26,6 +26,9 @@ const GROWTH_PATIENCE: Duration = Duration::from_secs(10);
 /// Least room a read takes: a default batch.
 const READ_BYTES_MIN: usize = 1 << 20;
 
+/// Refused clients of one door that are told why at once.
+const TOLD_AT_ONCE: usize = 16;
+
 /// Parts of the answers' memory that one answer may take: one.
 const ANSWER_PARTS: usize = 8;
 
@@ -160,10 +163,10 @@ pub(crate) struct Pace {
     pub(crate) grace: Duration,
     /// For each of so many bytes, a second more.
     pub(crate) bytes_per_second: usize,
-    /// While memory is short, what counts after this time is how much has arrived...
-    pub(crate) short_grace: Duration,
-    /// ...which has to be so much for each second.
-    pub(crate) short_bytes_per_second: usize,
+    /// While memory is short, what counts is how much arrives in each such time...
+    pub(crate) window: Duration,
+    /// ...which has to be so much.
+    pub(crate) window_bytes: usize,
 }
 
 impl Pace {
@@ -171,8 +174,8 @@ impl Pace {
     pub(crate) const DEFAULT: Pace = Pace {
         grace: Duration::from_secs(30),
         bytes_per_second: 1 << 20,
-        short_grace: Duration::from_secs(3),
-        short_bytes_per_second: 128 << 10,
+        window: Duration::from_secs(3),
+        window_bytes: 384 << 10,
     };
 
     fn allows(self, size: usize) -> Duration {
@@ -197,6 +200,8 @@ pub(crate) struct Arriving {
     pace: Pace,
     /// Time that the peer was waited for; that for room is not its fault.
     waited: Duration,
+    /// `waited` and what was here when the window began.
+    window: (Duration, usize),
 }
 
 impl Arriving {
@@ -205,7 +210,7 @@ impl Arriving {
         let pool = budget.requests(size).clone();
         let room = size.min(FIRST_BYTES);
         let held = pool.take(room).await;
-        Arriving { pool, size, held, room, pace, waited: Duration::ZERO }
+        Arriving { pool, size, held, room, pace, waited: Duration::ZERO, window: (Duration::ZERO, 0) }
     }
 
     /// Bytes of the message there is room for.
@@ -240,7 +245,7 @@ impl Arriving {
 
     /// How long to wait for more of it before telling `waited`.
     pub(crate) fn patience(&self) -> Duration {
-        self.pace.short_grace.min(self.pace.allows(self.size).saturating_sub(self.waited))
+        self.pace.window.min(self.pace.allows(self.size).saturating_sub(self.waited))
     }
 
     /// Notes for how long the peer was waited for, and how much is here by now.
@@ -249,12 +254,13 @@ impl Arriving {
     /// It is not worth waiting longer.
     pub(crate) fn waited(&mut self, time: Duration, arrived: usize) -> Result<(), TooSlow> {
         self.waited += time;
-        let due = self.pace.short_bytes_per_second as f64 * self.waited.as_secs_f64();
-        let crawls = self.waited >= self.pace.short_grace && (arrived as f64) < due;
-        if self.waited >= self.pace.allows(self.size) || crawls && self.pool.is_short() {
-            return Err(TooSlow);
+        let mut crawls = false;
+        let (began, had) = self.window;
+        if self.waited - began >= self.pace.window {
+            crawls = arrived - had < self.pace.window_bytes && self.pool.is_short();
+            self.window = (self.waited, arrived);
         }
-        Ok(())
+        if crawls || self.waited >= self.pace.allows(self.size) { Err(TooSlow) } else { Ok(()) }
     }
 
     /// The message is here: what it holds until it is answered.
@@ -269,6 +275,8 @@ pub(crate) struct Connections {
     door: &'static str,
     places: Pool,
     refused: Counter,
+    /// Refused clients that are being told so.
+    telling: Pool,
 }
 
 /// Connections of each door.
@@ -282,7 +290,7 @@ pub(crate) struct Doors {
 impl Connections {
     /// At most `max` at once; `refused` counts those there was no place for.
     pub(crate) fn new(door: &'static str, max: usize, refused: Counter) -> Connections {
-        Connections { door, places: Pool::new(max), refused }
+        Connections { door, places: Pool::new(max), refused, telling: Pool::new(TOLD_AT_ONCE) }
     }
 
     /// A place for one more, kept until dropped; `None` when all are taken.
@@ -294,6 +302,11 @@ impl Connections {
             tracing::warn!(door, max, %peer, "refused a connection, there being as many as may be; see millpond_connections_refused");
         }
         place
+    }
+
+    /// A place for telling a client that it was refused; `None` when there are too many of them to be polite.
+    pub(crate) fn tell(&self) -> Option<Held> {
+        self.telling.try_take(1)
     }
 }
 
@@ -354,13 +367,15 @@ mod tests {
         let budget = Budget::new(4 * MIB, MIB);
         let second = Duration::from_secs(1);
         let mut message = begin(&budget, MIB).await;
-        assert_eq!(message.waited(4 * second, 1), Ok(()), "nobody else needs the room");
+        let kib = 1 << 10;
+        assert_eq!(message.waited(4 * second, kib), Ok(()), "nobody else needs the room");
         let all = budget.small_requests.take(2 * MIB - FIRST_BYTES).await;
-        assert_eq!(message.waited(second, 5 * 128 * 1024), Ok(()), "fast enough");
-        assert_eq!(message.waited(second, 5 * 128 * 1024), Err(TooSlow));
+        assert_eq!(message.waited(2 * second, kib), Ok(()), "3 s are not over");
+        assert_eq!(message.waited(second, 385 * kib), Ok(()), "fast enough");
+        assert_eq!(message.waited(3 * second, 768 * kib), Err(TooSlow));
         drop(all);
-        assert_eq!(message.waited(second, 5 * 128 * 1024), Ok(()));
-        assert_eq!(message.waited(24 * second, MIB - 1), Err(TooSlow), "30 s, and 1 s for each MiB");
+        assert_eq!(message.waited(3 * second, 768 * kib), Ok(()));
+        assert_eq!(message.waited(18 * second, MIB - 1), Err(TooSlow), "30 s, and 1 s for each MiB");
         assert!(begin(&budget, 0).await.patience() <= 3 * second, "looks whether memory is short");
     }
 

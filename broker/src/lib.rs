@@ -11,6 +11,7 @@ pub mod config;
 mod fetch;
 pub mod front;
 mod gc;
+mod identity;
 mod metrics;
 mod office;
 mod offsets;
@@ -26,4 +27,5 @@ pub mod wal;
 
 pub use broker::Broker;
 pub use config::Config;
+pub use identity::auto_id;
 pub use server::{Components, Running, StartError, start};

@@ -8,12 +8,15 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// How long to wait after the system would not give us a connection: it is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client is given to read that it was refused.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The next connection there is a place for. The others are sent `refusal` and closed.
 ///
@@ -21,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) async fn accept(
     listener: &TcpListener,
     places: &Connections,
-    refusal: &[u8],
+    refusal: &'static [u8],
 ) -> (TcpStream, SocketAddr, Held) {
     loop {
         match listener.accept().await {
@@ -33,8 +36,12 @@ pub(super) async fn accept(
                     }
                     return (stream, peer, place);
                 }
-                // A fresh socket takes so few bytes at once. If not, the end of the connection says enough.
-                None => drop(stream.writable().await.and_then(|()| stream.try_write(refusal))),
+                None => {
+                    // Where there are too many to be told, the end of the connection says enough.
+                    if let Some(telling) = places.tell().filter(|_| !refusal.is_empty()) {
+                        tokio::spawn(timeout(REFUSAL_PATIENCE, refuse(stream, refusal, telling)));
+                    }
+                }
             },
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -42,6 +49,15 @@ pub(super) async fn accept(
             }
         }
     }
+}
+
+/// Says why, and waits until the client has read it: closing on bytes that were not read would take it back.
+async fn refuse(mut stream: TcpStream, refusal: &[u8], _telling: Held) -> io::Result<()> {
+    stream.write_all(refusal).await?;
+    stream.shutdown().await?;
+    let mut unread = [0; 1024];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
 }
 
 /// All connections there are places for, ended after `silence_max` without a byte from the client.

@@ -1,7 +1,9 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
+mod bounds;
 mod commands;
 mod kafka;
 mod kill_loop;
 mod one_broker;
+mod settings;
 mod tidy;
