@@ -143,7 +143,7 @@ fn bad_arguments_are_refused_with_their_code_and_the_broker_lives_on() {
         (&["topic", "add-partitions", "nothing", "--total", "5"], "nothing"),
         (&["topic", "delete-records", "t", "--partition", "9", "--before", "1"], "9"),
         (&["produce", "t", "/no/such/file"], "/no/such/file"),
-        (&["produce", "bad name!"], "bad name!"),
+        (&["produce", "bad name!"], "invalid topic name"),
         (&["consume", "t", "--tls-ca", "/no/such/file"], "/no/such/file"),
     ] {
         let error = fail(&dev, arguments, b"x\n");

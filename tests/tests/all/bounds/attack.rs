@@ -148,10 +148,8 @@ async fn who_sends_slowly_cannot_keep_the_memory_from_others() {
     is_served(broker.grpc(), "t").await;
     for mut stream in slow {
         let mut nothing = Vec::new();
-        assert!(
-            !matches!(timeout(Duration::from_secs(60), stream.read_to_end(&mut nothing)).await, Err(_)),
-            "it was let go"
-        );
+        let ended = timeout(Duration::from_secs(60), stream.read_to_end(&mut nothing)).await;
+        assert!(ended.is_ok(), "it was let go");
     }
     broker.stop().await;
 }
@@ -159,7 +157,13 @@ async fn who_sends_slowly_cannot_keep_the_memory_from_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_read_answers_keeps_memory_only_while_nobody_needs_it() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let config = millpond_broker::Config { answer_memory_bytes: 16 << 20, ..config(dir.path()) };
+    let config = millpond_broker::Config {
+        answer_memory_bytes: 16 << 20,
+        // A burst of large batches finds room in the files that are ready.
+        wal_file_bytes: 16 << 20,
+        wal_bytes: 256 << 20,
+        ..config(dir.path())
+    };
     let broker = TestBroker::start(config, Arc::new(InMemory::new())).await;
     create(broker.grpc(), "t").await;
     let mut connection = wire::Connection::to(broker.kafka()).await;
