@@ -3,6 +3,7 @@
 //! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
 use crate::api::*;
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
@@ -45,6 +46,10 @@ pub(crate) struct Inner {
     pub(crate) producer_ids: ProducerIds,
     /// Bytes of batches between admission and the WAL's sync.
     pub(crate) produce_memory: Arc<Semaphore>,
+    /// What the doors may hold.
+    pub(crate) budget: Budget,
+    /// Who is connected.
+    pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
@@ -194,6 +199,9 @@ impl Broker {
             cache_disk_hits: cache.disk_hits,
             cache_misses: cache.misses,
             cache_corrupt_entries: cache.corrupt_pages,
+            request_memory_held: self.inner.budget.requests_held() as u64,
+            answer_memory_held: self.inner.budget.answers.held() as u64,
+            connections: self.inner.connections.count() as u64,
         })
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation};
 use crate::broker::Broker;
+use crate::budget::Held;
 use crate::clock;
 use crate::loss;
 use crate::partitions::view::{PartitionView, ViewReceiver};
@@ -45,16 +46,25 @@ impl Broker {
     /// Reads, waiting as the request says. The answer has one entry per partition asked for, in order.
     ///
     /// Answers by `wait_max` whether the object store does or not (case F4): what could not be read by then comes back empty.
+    ///
+    /// Cancel safe: dropped at any point it has read, and changed nothing. What the cache began to fetch goes on for the next.
     pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
+        self.fetch_held(request).await.0
+    }
+
+    /// As `fetch`, with the memory that the answer's batches take: to be held until they are sent.
+    pub(crate) async fn fetch_held(&self, request: FetchRequest) -> (Vec<FetchedPartition>, Held) {
         let deadline = clock::monotonic() + request.wait_max;
         let mut watched: Vec<Result<Watched, ApiError>> =
             request.partitions.iter().map(|wanted| self.watched(wanted)).collect();
         loop {
-            let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
+            let (answer, complete, held) = self.read_within_budget(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
                 self.count_fetched(&answer);
-                return answer;
+                return (answer, held);
             }
+            // Nobody holds memory while it waits for records.
+            drop((answer, held));
             let changes = watched.iter_mut().flatten().map(|watched| Box::pin(watched.view.changed()));
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
@@ -73,9 +83,33 @@ impl Broker {
         metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
     }
 
+    /// Reads what fits the memory for answers now, waiting for it when there is none. A first batch that is larger than what was
+    /// free is read again once there is room: readers that kept theirs while they wait for more would wait for each other.
+    async fn read_within_budget(
+        &self,
+        request: &FetchRequest,
+        watched: &mut [Result<Watched, ApiError>],
+        deadline: Instant,
+    ) -> (Vec<FetchedPartition>, bool, Held) {
+        let answers = &self.inner().budget.answers;
+        let most = request.partitions.iter().fold(0, |sum: usize, wanted| sum.saturating_add(wanted.bytes_max));
+        let mut held = answers.take_for_read(request.bytes_max.min(most)).await;
+        loop {
+            let (answer, complete) = self.read_all(request, held.bytes(), watched, deadline).await;
+            let size = answer.iter().flat_map(|part| &part.batches).map(Batch::size).sum::<usize>();
+            if size <= held.bytes() || held.bytes() == answers.bytes() {
+                held.shrink(size);
+                return (answer, complete, held);
+            }
+            drop((answer, held));
+            held = answers.take(size).await;
+        }
+    }
+
     async fn read_all(
         &self,
         request: &FetchRequest,
+        bytes_max: usize,
         watched: &mut [Result<Watched, ApiError>],
         deadline: Instant,
     ) -> (Vec<FetchedPartition>, bool) {
@@ -87,7 +121,7 @@ impl Broker {
                 Err(error) => failed(None, error.clone()),
                 Ok(watched) => {
                     let budget = Budget {
-                        bytes: wanted.bytes_max.min(request.bytes_max.saturating_sub(total)),
+                        bytes: wanted.bytes_max.min(bytes_max.saturating_sub(total)),
                         may_overshoot: total == 0,
                     };
                     let (fetched, filled) = self.read_one(request, wanted, watched, budget, deadline).await;
@@ -99,7 +133,7 @@ impl Broker {
             total += fetched.batches.iter().map(Batch::size).sum::<usize>();
             answer.push(fetched);
         }
-        (answer, complete || total >= request.bytes_min)
+        (answer, complete || total >= request.bytes_min.min(bytes_max.max(1)))
     }
 
     async fn read_one(

@@ -4,12 +4,14 @@
 
 pub mod api;
 pub mod broker;
+mod budget;
 mod catalog;
 pub mod clock;
 pub mod config;
 mod fetch;
 pub mod front;
 mod gc;
+mod identity;
 mod loss;
 mod metrics;
 mod office;
@@ -26,4 +28,5 @@ pub mod wal;
 
 pub use broker::Broker;
 pub use config::Config;
+pub use identity::auto_id;
 pub use server::{Components, Running, StartError, start};

@@ -2,6 +2,7 @@
 
 use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
@@ -140,7 +141,9 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let mut tasks = JoinSet::new();
     let ready: http::Ready = Arc::new(OnceLock::new());
     // Health answers while the WAL is still being recovered (case O5).
-    let served = http::serve(http, Arc::clone(&ready), shutdown.clone());
+    let metrics = Arc::new(Metrics::new());
+    let connections = Doors::new(config.connections_max as usize, &metrics.connections_refused);
+    let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
     tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
     let store = Store::new(Arc::clone(&components.metadata), Keys::for_cluster(&components.cluster));
@@ -167,7 +170,6 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
-    let metrics = Arc::new(Metrics::new());
     let mut shard_tasks = JoinSet::new();
     let shards = spawn_shards(&wal, &mut shard_tasks);
     let (tier, tier_inbox) = TierHandle::new();
@@ -184,6 +186,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         tiered: Arc::clone(&tiered),
         producer_ids: ProducerIds::default(),
         produce_memory: Arc::new(Semaphore::new(config.produce_memory_bytes as usize)),
+        budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
+        connections,
         topic_changes: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),

@@ -280,6 +280,12 @@ pub enum WalError {
         /// Who wanted it.
         wanted: String,
     },
+    /// The identity of a directory with data in it cannot be read.
+    #[error("`{file}` does not say whose data it is; start the broker with the --id it had", file = file.display())]
+    Unlabelled {
+        /// The identity file.
+        file: PathBuf,
+    },
     /// Another version wrote it.
     #[error("`{file}` has format {format}, which this version cannot read; use the version that wrote it", file = file.display())]
     OtherFormat {

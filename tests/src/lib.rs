@@ -2,6 +2,7 @@
 //! it could not run. No assertions and no product code.
 
 pub mod broker;
+pub mod http;
 pub mod process;
 pub mod s3;
 pub mod tools;

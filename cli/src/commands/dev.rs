@@ -47,6 +47,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     };
     let launch = Launch {
         config,
+        auto_id: false,
         cluster: "dev".to_owned(),
         metadata: dir.join("metadata"),
         objects: format!("file://{}", dir.join("objects").display()),

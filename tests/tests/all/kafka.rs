@@ -4,7 +4,7 @@
 mod clients;
 mod epochs;
 mod lost;
-mod produce;
+pub(crate) mod produce;
 mod read;
 mod topics;
-mod wire;
+pub(crate) mod wire;
