@@ -8,7 +8,7 @@ use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::{Key, Keys};
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
 };
 use millpond_metadata::store::{
     Bumped, CreateOutcome, Election, Image, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
@@ -60,6 +60,9 @@ impl Lossy {
 impl Kv for Lossy {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>> {
         self.inner.range(range)
+    }
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
     }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         Box::pin(async move {
@@ -329,6 +332,9 @@ struct Stepped {
 impl Kv for Stepped {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>> {
         self.inner.range(range)
+    }
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
     }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         // Wraps around after the lost one, and so loses no other.

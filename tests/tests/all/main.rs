@@ -1,6 +1,10 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
 mod commands;
+// One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
+#[path = "../../../metadata/tests/all/conformance.rs"]
+mod conformance;
+mod etcd;
 mod kafka;
 mod kill_loop;
 mod one_broker;
