@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::metrics::{Metrics, Readings};
 use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
+use crate::refusals::stale;
 use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
@@ -97,6 +98,9 @@ impl Broker {
         let ProduceRequest { topic, partition, records, acks, timeout } = request;
         let deadline = clock::monotonic() + timeout;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
+        if acks != Acks::All && !self.inner.session.is_fresh() {
+            return Err(stale(ErrorCode::NotLeaderOrFollower));
+        }
         let started = clock::monotonic();
         let batch = admit(&topic, records).inspect_err(|error| {
             self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));

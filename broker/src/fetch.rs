@@ -6,7 +6,7 @@ use crate::api::{AbortedTxn, ApiError, FetchPartition, FetchRequest, FetchedPart
 use crate::broker::Broker;
 use crate::clock;
 use crate::partitions::view::{PartitionView, ViewReceiver};
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
@@ -103,8 +103,8 @@ impl Broker {
     ) -> (FetchedPartition, bool) {
         for _ in 0..LOOKS_MAX {
             let view = receiver.borrow_and_update().clone();
-            if let Err(error) =
-                check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset))
+            if let Err(error) = check_epoch(&view, wanted.current_leader_epoch)
+                .and_then(|()| check_range(&view, wanted.offset, self.session_handle().is_fresh()))
             {
                 return (failed(Some(&view), error), true);
             }
@@ -195,8 +195,8 @@ pub(crate) fn check_epoch(view: &PartitionView, known: Option<LeaderEpoch>) -> R
     }
 }
 
-/// Rules R11 and F3: out of range is only said by a leader whose end is proven.
-fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
+/// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.
+fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), ApiError> {
     let visible = &view.visible;
     if offset >= visible.log_start && offset <= visible.end {
         return Ok(());
@@ -206,6 +206,9 @@ fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
     }
     if !visible.end_proven {
         return Err(end_not_proven());
+    }
+    if !fresh {
+        return Err(stale(ErrorCode::OffsetNotAvailable));
     }
     Err(ApiError::new(
         ErrorCode::OffsetOutOfRange,

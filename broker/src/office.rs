@@ -2,17 +2,29 @@
 
 use crate::broker::Broker;
 use crate::catalog::{PartitionHandle, Placement, Topic};
+use crate::clock;
+use crate::mark::Mark;
 use crate::partitions::shard::ShardMsg;
+use crate::session::SessionHandle;
 use crate::wal::Wal;
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, PartitionId};
+use millpond_metadata::kv::{KvError, Revision};
 use millpond_metadata::store::{
     Election, Image, Outcome, Registered, Registration, Session, Store, StoreError, Versioned,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+
+/// How often the store's position is looked at.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Rule Z2: history is cut every minute, and five minutes of it are kept.
+const LOOKS_PER_COMPACTION: usize = 6;
+const HISTORY_LOOKS: usize = 30;
 
 /// Pause between tries while the metadata store cannot be used.
 const RETRY: Duration = Duration::from_millis(200);
@@ -40,11 +52,20 @@ pub(crate) struct Registrar {
     pub(crate) broker: BrokerId,
     pub(crate) record: SessionRecord,
     pub(crate) ttl: Duration,
+    /// How far this broker has seen the metadata store come (rule K7).
+    pub(crate) mark: Mark,
+}
+
+/// A session, and when the request that began it was sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Begun {
+    pub(crate) session: Session,
+    pub(crate) sent: Duration,
 }
 
 impl Registrar {
     /// Registers, and makes the WAL carry the incarnation before anything is served (rule B1a).
-    pub(crate) async fn register(&self, disk_inc: Incarnation) -> Result<Session, OfficeError> {
+    pub(crate) async fn register(&self, disk_inc: Incarnation) -> Result<Begun, OfficeError> {
         let registration = Registration {
             broker: self.broker,
             record: self.record.clone(),
@@ -52,9 +73,10 @@ impl Registrar {
             durable_lsn: Lsn(0),
             ttl: self.ttl,
         };
-        let session = loop {
+        let begun = loop {
+            let sent = clock::boot();
             match self.store.register_broker(&registration).await {
-                Ok(Registered::Session(session)) => break session,
+                Ok(Registered::Session(session)) => break Begun { session, sent },
                 Ok(Registered::StaleDisk { reason }) => return Err(OfficeError::StaleDisk { reason }),
                 Ok(Registered::StaleMetadata { reason }) => return Err(OfficeError::StaleMetadata { reason }),
                 Ok(Registered::Occupied { wal_gen }) => {
@@ -66,13 +88,27 @@ impl Registrar {
             }
             tokio::time::sleep(RETRY).await;
         };
-        let wal = self.wal.clone();
-        let noted = tokio::task::spawn_blocking(move || wal.set_incarnation(session.inc)).await;
+        let (wal, inc) = (self.wal.clone(), begun.session.inc);
+        let noted = tokio::task::spawn_blocking(move || wal.set_incarnation(inc)).await;
         noted
             .map_err(|error| OfficeError::Wal(error.to_string()))?
             .map_err(|error| OfficeError::Wal(error.to_string()))?;
-        self.store.refresh_broker(&session, millpond_metadata::kv::Revision(session.inc.0), Lsn(0)).await?;
-        Ok(session)
+        self.confirm(&begun.session).await?;
+        Ok(begun)
+    }
+
+    /// Tells the store that the WAL carries the incarnation. If the session is gone already, the keep-alive finds out.
+    async fn confirm(&self, session: &Session) -> Result<(), OfficeError> {
+        loop {
+            match self.store.refresh_broker(session, Revision(session.inc.0), Lsn(0)).await {
+                // The same transaction again, until the key moves (rule K5).
+                Ok(Outcome::Unknown) => {}
+                Ok(Outcome::Committed { .. } | Outcome::Conflict | Outcome::Fenced) => return Ok(()),
+                Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot confirm the registration yet"),
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
     }
 }
 
@@ -86,51 +122,118 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
-            () = keep_alive(&registrar.store, session) => {}
+            lost = lost(&registrar, session, broker.session_handle()) => lost?,
         }
         tracing::warn!(incarnation = %session.inc, "the session was lost; stepping down and registering again");
-        broker.session_handle().set(None);
+        broker.session_handle().end();
         broker.step_down_everywhere();
-        session = registrar.register(session.inc).await?;
-        broker.take_office(session).await?;
+        let renewed = async {
+            let begun = registrar.register(session.inc).await?;
+            broker.take_office(begun).await.map(|()| begun.session)
+        };
+        session = tokio::select! {
+            () = shutdown.cancelled() => break,
+            renewed = renewed => renewed?,
+        };
     }
-    broker.session_handle().set(None);
+    broker.session_handle().end();
     // If this fails the lease ends by itself.
     let _ = registrar.store.leave(&session).await;
     Ok(())
 }
 
-/// Returns when the lease has ended.
-async fn keep_alive(store: &Store, session: Session) {
+/// Returns when the session has ended by the store's own word (rule B3). Silence of the store ends nothing.
+async fn lost(registrar: &Registrar, session: Session, handle: &SessionHandle) -> Result<(), OfficeError> {
+    tokio::select! {
+        ended = keep_alive(&registrar.store, session, handle) => Ok(ended?),
+        ended = registrar.store.session_ended(&session) => Ok(ended?),
+        failed = upkeep(registrar) => failed,
+    }
+}
+
+/// Renews the lease three times in its TTL (rule Z4). Returns when it has ended.
+async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) -> Result<(), StoreError> {
+    let mut renewals = tokio::time::interval(session.ttl / 3);
+    renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::time::sleep(session.ttl / 3).await;
+        renewals.tick().await;
+        let sent = clock::boot();
         match store.kv().keep_alive(session.lease).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "the lease could not be renewed; trying again"),
+            Ok(Some(_)) => handle.renew(sent),
+            Ok(None) => return Ok(()),
+            Err(KvError::Restored(reason)) => return Err(StoreError::Restored(reason)),
+            Err(error) => {
+                tracing::warn!(%error, "the lease could not be renewed; trying again");
+                tokio::time::sleep(RETRY).await;
+                renewals.reset_immediately();
+            }
+        }
+    }
+}
+
+/// Notes how far the store has come (rule K7) and has it forget old history (rule Z2). Returns only when it may not go on.
+async fn upkeep(registrar: &Registrar) -> Result<(), OfficeError> {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // One entry a look, the oldest first.
+    let mut history: VecDeque<Revision> = VecDeque::new();
+    loop {
+        looks.tick().await;
+        let kv = registrar.store.kv();
+        let position = match kv.position().await {
+            Ok(position) => position,
+            Err(KvError::Restored(reason)) => return Err(StoreError::Restored(reason).into()),
+            Err(error) => {
+                tracing::debug!(%error, "the metadata store does not say where it stands");
+                continue;
+            }
+        };
+        registrar.mark.raise(position).await;
+        history.push_back(position.revision);
+        // The embedded store bounds its history itself.
+        if position.cluster.is_some() && history.len() > HISTORY_LOOKS + LOOKS_PER_COMPACTION {
+            history.drain(..LOOKS_PER_COMPACTION);
+            match kv.compact(history[0]).await {
+                // Another broker was faster.
+                Ok(()) | Err(KvError::Compacted(_)) => {}
+                Err(error) => tracing::warn!(%error, "the metadata store's history could not be cut"),
+            }
         }
     }
 }
 
 impl Broker {
     /// Elects this broker where it may lead and nobody does, and tells shards and catalog (rules E2 to E4).
-    pub(crate) async fn take_office(&self, session: Session) -> Result<(), OfficeError> {
-        self.session_handle().set(Some(session));
-        let image = self.inner().store.load().await?;
+    pub(crate) async fn take_office(&self, begun: Begun) -> Result<(), OfficeError> {
+        let session = begun.session;
+        self.session_handle().begin(session, begun.sent);
+        let image = loop {
+            match self.inner().store.load().await {
+                Ok(image) => break image,
+                Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot load the cluster's state yet"),
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
         let mut open: Vec<Election> = self.elections(&image, session);
         let mut elected: BTreeMap<PartitionId, PartitionRecord> = BTreeMap::new();
         while !open.is_empty() {
             let outcomes = self.inner().store.elect(&session, None, &open).await;
             let mut again = Vec::new();
             for (election, outcome) in open.into_iter().zip(outcomes) {
-                match outcome? {
-                    Outcome::Committed { .. } => drop(elected.insert(election.partition, election.next)),
-                    Outcome::Unknown => again.push(election),
+                match outcome {
+                    Ok(Outcome::Committed { .. }) => drop(elected.insert(election.partition, election.next)),
+                    // Rule K5: the same again, until the key moves.
+                    Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => again.push(election),
                     // Somebody else was elected, or this session is gone already: it is seen by the keep-alive.
-                    Outcome::Conflict | Outcome::Fenced => {}
+                    Ok(Outcome::Conflict | Outcome::Fenced) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
             open = again;
+            if !open.is_empty() {
+                tokio::time::sleep(RETRY).await;
+            }
         }
         self.begin_leading(&elected);
         Ok(())

@@ -5,18 +5,18 @@
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
 use crate::partitions::view::PartitionView;
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::larger;
 use crate::wal::TailEntry;
 use millpond_core::replica::Visible;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
-use millpond_log::{Batch, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
 
 impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
     ///
     /// # Errors
-    /// Of the partition (unknown, led elsewhere), `OFFSET_NOT_AVAILABLE` (rule R11), or of storage.
+    /// Of the partition (unknown, led elsewhere), `OFFSET_NOT_AVAILABLE` (rules R11, B5), or of storage.
     pub async fn list_offsets(
         &self,
         topic: &TopicRef,
@@ -32,6 +32,9 @@ impl Broker {
         }
         if !visible.end_proven {
             return Err(end_not_proven());
+        }
+        if !self.session_handle().is_fresh() {
+            return Err(stale(ErrorCode::OffsetNotAvailable));
         }
         let end = match isolation {
             Isolation::ReadUncommitted => visible.hw,

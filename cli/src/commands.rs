@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Run a broker for local work, with its data in one folder
     Dev(dev::Args),
     /// Run one broker of a fleet
-    Broker(broker::Args),
+    Broker(Box<broker::Args>),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
     /// Write records, one for each line of input

@@ -14,7 +14,10 @@ mod watch;
 use crate::kv::{
     BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
 };
-use etcd_client::{Error, GetOptions};
+use etcd_client::{
+    CompactionResponse, Error, GetOptions, GetResponse, LeaseGrantResponse, LeaseRevokeResponse, ResponseHeader,
+    TxnResponse,
+};
 use failure::{Failure, classify};
 use leases::KeepAlives;
 use link::{Link, Links, Seen};
@@ -45,7 +48,6 @@ pub struct Etcd {
 
 struct Shared {
     deadline: Duration,
-    seen: Arc<Seen>,
     /// Everything but keep-alives.
     links: Arc<Links>,
     leases: KeepAlives,
@@ -75,12 +77,13 @@ impl Etcd {
                 return Err(error);
             }
         }
-        let leases = KeepAlives::new(Links::new(options, Arc::clone(&seen), KEEP_ALIVE_ATTEMPT));
-        Ok(Etcd { shared: Arc::new(Shared { deadline, seen, links: Arc::new(links), leases }) })
+        let leases = KeepAlives::new(Links::new(options, seen, KEEP_ALIVE_ATTEMPT));
+        Ok(Etcd { shared: Arc::new(Shared { deadline, links: Arc::new(links), leases }) })
     }
 
     async fn ask<T, Call, Answer>(&self, repeat: Repeat, call: Call) -> Result<T, KvError>
     where
+        T: Answered,
         Call: Fn(Link) -> Answer + Send,
         Answer: Future<Output = Result<T, Error>> + Send,
     {
@@ -97,7 +100,6 @@ impl Etcd {
             async move { link.kv.clone().get(key, Some(options)).await }
         });
         let answer = answer.await?;
-        self.shared.seen.note(answer.header());
         let found_at = convert::revision(answer.header());
         Ok(convert::ranged(answer, revision.unwrap_or(found_at)))
     }
@@ -138,7 +140,6 @@ impl Etcd {
             async move { link.kv.clone().txn(txn).await }
         });
         let answer = answer.await?;
-        self.shared.seen.note(answer.header());
         Ok(convert::outcome(&answer))
     }
 
@@ -154,9 +155,7 @@ impl Etcd {
     async fn revoke_lease(&self, lease: LeaseId) -> Result<(), KvError> {
         self.shared.leases.forget(lease);
         let id = convert::lease_id(lease);
-        let answer = self.ask(Repeat::Never, |link| async move { link.lease.clone().revoke(id).await }).await?;
-        self.shared.seen.note(answer.header());
-        Ok(())
+        self.ask(Repeat::Never, |link| async move { link.lease.clone().revoke(id).await }).await.map(drop)
     }
 
     async fn compact_to(&self, revision: Revision) -> Result<(), KvError> {
@@ -165,10 +164,7 @@ impl Etcd {
         match answer {
             Err(KvError::Compacted(_)) => Err(KvError::Compacted(revision)),
             Err(error) => Err(error),
-            Ok(answer) => {
-                self.shared.seen.note(answer.header());
-                Ok(())
-            }
+            Ok(_) => Ok(()),
         }
     }
 }
@@ -176,6 +172,7 @@ impl Etcd {
 /// Sends a request until it is certain what became of it, or it may not be sent again, or its time is over.
 async fn ask<T, Call, Answer>(links: &Links, deadline: Duration, repeat: Repeat, call: Call) -> Result<T, KvError>
 where
+    T: Answered,
     Call: Fn(Link) -> Answer + Send,
     Answer: Future<Output = Result<T, Error>> + Send,
 {
@@ -198,6 +195,22 @@ where
     }
 }
 
+/// An answer with etcd's header. Each comes of a linearizable read or through the log, so that no revision is an old one.
+trait Answered {
+    fn header(&self) -> Option<&ResponseHeader>;
+}
+
+macro_rules! answered {
+    ($($answer:ty),*) => {
+        $(impl Answered for $answer {
+            fn header(&self) -> Option<&ResponseHeader> {
+                self.header()
+            }
+        })*
+    };
+}
+answered!(GetResponse, TxnResponse, CompactionResponse, LeaseGrantResponse, LeaseRevokeResponse);
+
 /// Why a request that was sent has no answer.
 enum Sent {
     /// It may be sent again.
@@ -206,7 +219,7 @@ enum Sent {
     Over(KvError),
 }
 
-async fn send<T>(
+async fn send<T: Answered>(
     links: &Links,
     link: &Link,
     until: Instant,
@@ -214,8 +227,13 @@ async fn send<T>(
     answer: impl Future<Output = Result<T, Error>> + Send,
 ) -> Result<T, Sent> {
     let patience = links.attempt().min(until.saturating_duration_since(Instant::now()));
+    let before = links.seen().get();
     let failure = match tokio::time::timeout(patience, answer).await {
-        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Ok(answer)) => {
+            let admitted = answer.header().map_or(Ok(()), |header| links.seen().admit(before, header).map(drop));
+            // Rule K7: whatever it says, it says it of another store.
+            return admitted.map(|()| answer).map_err(|reason| Sent::Over(KvError::Restored(reason)));
+        }
         Ok(Err(error)) => classify(&error),
         Err(_) => Failure::Ambiguous(unanswered(patience)),
     };
@@ -239,14 +257,15 @@ async fn send<T>(
     })
 }
 
-/// Where the store stands: a linearizable read of nothing.
+/// Where the store stands: a linearizable read of one key.
 async fn position_now(links: &Links, deadline: Duration) -> Result<Position, KvError> {
     let answer = ask(links, deadline, Repeat::Read, |link| {
         let (key, options) = (links.any_key(), GetOptions::new().with_count_only());
-        async move { link.kv.clone().get(key, Some(options)).await.map(|answer| (answer, link.position)) }
+        async move { link.kv.clone().get(key, Some(options)).await }
     });
-    let (answer, position) = answer.await?;
-    Ok(Position { revision: convert::revision(answer.header()), ..position })
+    let answer = answer.await?;
+    let header = answer.header();
+    Ok(Position { cluster: header.map(ResponseHeader::cluster_id), revision: convert::revision(header) })
 }
 
 async fn revision_now(links: &Links, deadline: Duration) -> Result<Revision, KvError> {

@@ -410,8 +410,8 @@ pub enum KvError {
     /// History at the revision asked for is gone.
     #[error("history up to revision {0} was compacted")]
     Compacted(Revision),
-    /// The store is not the one it was, or its history went back: it was restored from a backup. It did not happen. Stop
-    /// (rule K7).
+    /// The store is not the one it was, or its history went back: it was restored from a backup. What was asked counts for
+    /// nothing. Stop (rule K7).
     #[error("the metadata store was restored from a backup, or is another one: {0}")]
     Restored(String),
 }

@@ -5,6 +5,7 @@ use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Broker, Components, Config, Running, start};
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
+use millpond_metadata::keys::Keys;
 use object_store::ObjectStore;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -43,7 +44,7 @@ impl TestBroker {
         let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
         let components = Components {
             metadata: Arc::new(metadata.clone()),
-            cluster: "test".to_owned(),
+            keys: Keys::for_cluster("test"),
             objects,
             disk: Arc::new(RealDisk),
         };

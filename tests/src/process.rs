@@ -1,4 +1,4 @@
-//! A `millpond dev` process of a test's own: started on free ports, killed without mercy, started again on the same directory.
+//! A `millpond dev` or `millpond broker` process of a test's own: started on free ports, killed without mercy, started again on the same directory.
 //! It knows no topic and no record.
 
 use std::io::{BufRead, BufReader};
@@ -52,17 +52,8 @@ impl Dev {
             .stderr(Stdio::inherit())
             .spawn()
             .expect("`millpond` starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
-        let Some(ready) = ready else {
-            let status = child.wait().expect("it ended");
-            panic!("`millpond dev` ended before it was ready: {status}");
-        };
-        let address = |name: &str| {
-            let found = ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            found.unwrap_or_else(|| panic!("no {name} in `{ready}`")).to_owned()
-        };
-        Dev { grpc: address("grpc"), kafka: address("kafka"), http: address("http"), child }
+        let ready = ready(&mut child);
+        Dev { grpc: word(&ready, "grpc"), kafka: word(&ready, "kafka"), http: word(&ready, "http"), child }
     }
 
     /// The ports it listens on, to start it again where clients look for it.
@@ -95,6 +86,100 @@ impl Drop for Dev {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// A running `millpond broker` on free ports. Killed when dropped.
+pub struct BrokerProcess {
+    child: Child,
+    /// Address of the gRPC door.
+    pub grpc: String,
+    /// Address of the Kafka door.
+    pub kafka: String,
+}
+
+impl BrokerProcess {
+    /// Starts it with these arguments and waits for its ready line.
+    ///
+    /// # Panics
+    /// If it ends before it is ready.
+    #[must_use]
+    pub fn start(arguments: &[String]) -> BrokerProcess {
+        let mut child = broker(arguments).stderr(Stdio::inherit()).spawn().expect("`millpond` starts");
+        let ready = ready(&mut child);
+        BrokerProcess { grpc: word(&ready, "grpc"), kafka: word(&ready, "kafka"), child }
+    }
+
+    /// Starts it with arguments that it refuses; the line that says why.
+    ///
+    /// # Panics
+    /// If it starts, or says more or less than one `error:` line.
+    #[must_use]
+    pub fn refused(arguments: &[String]) -> String {
+        let child = broker(arguments).args(["--log", "off"]).stderr(Stdio::piped()).spawn().expect("`millpond` starts");
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.starts_with("error: ") && said.lines().count() == 1, "{said}");
+        said
+    }
+
+    /// Kills it (SIGKILL) and waits until it is gone.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for BrokerProcess {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn broker(arguments: &[String]) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .args([
+            "broker",
+            "--grpc-listen",
+            "127.0.0.1:0",
+            "--kafka-listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "127.0.0.1:0",
+        ])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    command
+}
+
+/// The ready line of a broker.
+fn ready(child: &mut Child) -> String {
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
+    ready.unwrap_or_else(|| {
+        let status = child.wait().expect("it ended");
+        panic!("`millpond` ended before it was ready: {status}");
+    })
+}
+
+/// The value of `name=value` in a ready line.
+fn word(ready: &str, name: &str) -> String {
+    let found = ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    found.unwrap_or_else(|| panic!("no {name} in `{ready}`")).to_owned()
 }
 
 /// The binary under test, which `tests/run` has built: it stands beside the folder of the test program itself.

@@ -31,17 +31,24 @@ const PROGRESS_ORDERED: [(u32, u32, u32); 2] = [(3, 4, 25), (3, 5, 8)];
 pub(super) struct Seen(Mutex<Option<Position>>);
 
 impl Seen {
-    fn get(&self) -> Option<Position> {
+    /// What was seen until now: no answer to what is asked from here on may fall behind it.
+    pub(super) fn get(&self) -> Option<Position> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of an answer.
-    pub(super) fn note(&self, header: Option<&ResponseHeader>) {
-        let Some(header) = header else { return };
+    /// Takes note of an answer to what was asked after `before` was seen.
+    ///
+    /// Every answer is looked at, since a connection that breaks is made anew below us, perhaps to a restored store.
+    pub(super) fn admit(&self, before: Option<Position>, header: &ResponseHeader) -> Result<Position, String> {
         let revision = convert::unsigned(header.revision());
+        let position = Position { cluster: Some(header.cluster_id()), revision };
+        if let Some(reason) = gone_back(before, position) {
+            return Err(reason);
+        }
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = seen.get_or_insert(Position { cluster: Some(header.cluster_id()), revision });
+        let seen = seen.get_or_insert(position);
         seen.revision = seen.revision.max(revision);
+        Ok(position)
     }
 }
 
@@ -51,8 +58,6 @@ pub(super) struct Link {
     pub(super) kv: KvClient,
     pub(super) lease: LeaseClient,
     pub(super) watch: WatchClient,
-    /// Where the store stood when the connection was made.
-    pub(super) position: Position,
     /// Whether a progress notice of this member never overtakes events.
     pub(super) progress_ordered: bool,
     number: u64,
@@ -86,6 +91,11 @@ impl Links {
     /// How long one member may take to answer.
     pub(super) fn attempt(&self) -> Duration {
         self.attempt
+    }
+
+    /// What was seen of the store, by all connections.
+    pub(super) fn seen(&self) -> &Seen {
+        &self.seen
     }
 
     /// A key that our user may read, for reads that ask for nothing but an answer.
@@ -150,7 +160,7 @@ impl Links {
     async fn connect(&self, at: usize) -> Result<Link, ConnectError> {
         let endpoint = &self.options.endpoints[at];
         let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error, &self.options);
-        let seen = self.seen.get();
+        let before = self.seen.get();
         let answered = async {
             let url = format!("{}://{endpoint}", if self.options.tls.is_some() { "https" } else { "http" });
             let client = Client::connect([url], Some(self.connect_options())).await.map_err(|error| failed(&error))?;
@@ -160,26 +170,22 @@ impl Links {
             let header = answer
                 .header()
                 .ok_or_else(|| ConnectError::new(endpoint, Problem::NotEtcd, "it answered a read without a header"))?;
-            let position =
-                Position { cluster: Some(header.cluster_id()), revision: convert::unsigned(header.revision()) };
-            if let Some(reason) = gone_back(seen, position) {
-                return Err(ConnectError::new(endpoint, Problem::Restored, &reason));
-            }
-            self.seen.note(Some(header));
+            let restored = |reason: String| ConnectError::new(endpoint, Problem::Restored, &reason);
+            self.seen.admit(before, header).map_err(restored)?;
             // Older servers keep their version from users without the root role; that is no reason to refuse them.
             let version = client.maintenance_client().status().await.ok().and_then(|status| version(status.version()));
-            Ok((client, kv, position, version))
+            Ok((client, kv, version))
         };
         let answered = tokio::time::timeout(self.attempt, answered).await;
         let silent = |_| ConnectError::new(endpoint, Problem::Silent, &format!("no answer within {:?}", self.attempt));
-        let (client, kv, position, version) = answered.map_err(silent)??;
+        let (client, kv, version) = answered.map_err(silent)??;
         if let Some(old) = version.filter(|version| !progress_ordered(*version)) {
             tracing::warn!(%endpoint, version = ?old, "this etcd is too old to be relied on; upgrade it to 3.5.12 or later");
         }
         let watch = client.watch_client().max_decoding_message_size(WATCH_BYTES_MAX);
         let progress_ordered = version.is_none_or(progress_ordered);
         let number = self.current().made;
-        Ok(Link { kv, lease: client.lease_client(), watch, position, progress_ordered, number })
+        Ok(Link { kv, lease: client.lease_client(), watch, progress_ordered, number })
     }
 
     fn connect_options(&self) -> ConnectOptions {

@@ -50,7 +50,8 @@ impl Problem {
             (says("authentication is not enabled"), Problem::NoUsers),
             (says("user name is empty"), Problem::WantsUser),
             (says("PermissionDenied") || says("permission denied"), Problem::NotPermitted),
-            (says("UnknownIssuer"), Problem::UnknownCa),
+            // The second, where another authority has the same name.
+            (says("UnknownIssuer") || says("BadSignature"), Problem::UnknownCa),
             (says("CertificateRequired") || says("BadCertificate"), Problem::WantsTls),
             (says("invalid peer certificate"), Problem::BadCertificate),
             (says("InvalidContentType") || says("corrupt message"), Problem::NoTls),

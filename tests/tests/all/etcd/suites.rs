@@ -52,8 +52,10 @@ async fn three(test: &str, tool: Tool) -> Option<Subject> {
     Some(Subject { kv, pass: Box::new(|time| Box::pin(tokio::time::sleep(time))) })
 }
 
-/// Calls between two kills. The suite makes some thousand, most of them in one promise.
-const CALLS_PER_KILL: u64 = 20;
+/// The kill after one at a number of calls. The pauses grow, since one promise makes most of the calls by far.
+fn next_kill(calls: u64) -> u64 {
+    calls + 10 + calls / 8
+}
 
 /// Kills at least, for the suite to have shown anything.
 const KILLS_MIN: u64 = 12;
@@ -67,21 +69,28 @@ struct Harassed {
     /// Held by calls for reading, by kills for writing.
     calm: RwLock<()>,
     calls: AtomicU64,
+    /// The number of calls that the next kill waits for.
+    next_kill: AtomicU64,
     kills: AtomicU64,
 }
 
 impl Harassed {
     fn new(etcd: Etcd, cluster: EtcdCluster) -> Harassed {
         let (calls, kills) = (AtomicU64::new(0), AtomicU64::new(0));
-        Harassed { etcd, cluster: Mutex::new(cluster), calm: RwLock::new(()), calls, kills }
+        let next_kill = AtomicU64::new(next_kill(0));
+        Harassed { etcd, cluster: Mutex::new(cluster), calm: RwLock::new(()), calls, next_kill, kills }
     }
 
     async fn disturb(&self) {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        if !call.is_multiple_of(CALLS_PER_KILL) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        if calls < self.next_kill.load(Ordering::Relaxed) {
             return;
         }
         let _calm = self.calm.write().await;
+        if calls < self.next_kill.load(Ordering::Relaxed) {
+            return;
+        }
+        self.next_kill.store(next_kill(calls), Ordering::Relaxed);
         let mut cluster = self.cluster.lock().await;
         let dead = (0..cluster.size()).find(|index| !cluster.runs(*index));
         if let Some(dead) = dead {
@@ -106,6 +115,7 @@ impl Drop for Harassed {
     fn drop(&mut self) {
         let kills = *self.kills.get_mut();
         if !std::thread::panicking() {
+            eprintln!("{} calls, {kills} kills", *self.calls.get_mut());
             assert!(kills >= KILLS_MIN, "only {kills} kills");
         }
     }
