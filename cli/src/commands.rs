@@ -46,7 +46,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
     match command {
         Command::Demo(args) => client(demo::run(args)),
         Command::Dev(args) => client(dev::run(args)),
-        Command::Broker(args) => client(broker::run(args)),
+        Command::Broker(args) => client(broker::run(*args)),
         Command::Topic(args) => client(topic::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
