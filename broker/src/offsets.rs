@@ -4,9 +4,12 @@
 
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
+use crate::loss;
 use crate::partitions::view::PartitionView;
 use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
+use crate::server::decode_root;
 use crate::tiered::larger;
+use crate::topics::unavailable;
 use crate::wal::TailEntry;
 use millpond_core::replica::Visible;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
@@ -24,9 +27,12 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
-        let handle = self.partition(topic, partition)?;
+        let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
         let view = handle.view.borrow().clone();
         let visible = view.visible;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower) {
+            return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };
+        }
         if !visible.leads {
             return Err(not_leader());
         }
@@ -61,6 +67,13 @@ impl Broker {
         }
     }
 
+    /// Where a log begins that nobody leads: by a linearizable read (rule F3).
+    async fn earliest_of_lost(&self, id: PartitionId) -> Result<Option<FoundOffset>, ApiError> {
+        let root = self.inner().store.tier_root(id).await.map_err(|error| unavailable(&error))?;
+        let root = decode_root(id, root.as_ref()).map_err(|error| storage_error(&error))?;
+        Ok(Some(FoundOffset { offset: root.value.log_start, timestamp: None, leader_epoch: None }))
+    }
+
     fn first_local(&self, id: PartitionId, visible: &Visible) -> Offset {
         let held = self.wal().entries(id, visible.log_start, visible.end).first().map(|entry| entry.base);
         held.unwrap_or(visible.end).max(visible.log_start)
@@ -80,7 +93,7 @@ impl Broker {
                 return Ok(Some(found));
             }
         }
-        for entry in self.tail_entries(id, view, end).iter().filter(|entry| entry.max_timestamp >= time) {
+        for entry in self.tail_entries(id, view, end).iter().filter(|entry| entry.latest >= time) {
             let batches = self.tail_batch(id, entry).await?;
             if let Some(found) = first_at_or_after(&batches, time, from).map_err(|error| storage_error(&error))? {
                 return Ok(Some(found));
@@ -102,10 +115,10 @@ impl Broker {
             largest = found.map_err(|error| storage_error(&error))?;
         }
         let mut entries = self.tail_entries(id, view, end);
-        // The largest claim first; of equal ones the earliest, which a stable sort keeps in front.
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_timestamp));
+        // The largest first; of equal ones the earliest, which a stable sort keeps in front.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.latest));
         for entry in entries {
-            if largest.is_some_and(|largest: TimedOffset| largest.timestamp >= entry.max_timestamp) {
+            if largest.is_some_and(|largest: TimedOffset| largest.timestamp >= entry.latest) {
                 break;
             }
             let batches = self.tail_batch(id, &entry).await?;

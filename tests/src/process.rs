@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// A running `millpond dev` with one broker. Killed when dropped.
 pub struct Dev {
@@ -73,6 +73,26 @@ impl Dev {
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(mut self) {
         self.end();
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    #[must_use]
+    pub fn ended(mut self) -> ExitStatus {
+        self.child.wait().expect("a child can be waited for")
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "it ended with {status}");
     }
 
     fn end(&mut self) {

@@ -41,8 +41,8 @@ pub(super) enum Found {
     Unreadable,
     /// The newest copy.
     Label(Label),
-    /// A copy of a newer format.
-    Newer(u32),
+    /// A copy of another format.
+    OtherFormat(u32),
 }
 
 /// The identity file: two copies, written in place one after the other. It never needs new space, so that a start on a full
@@ -65,7 +65,7 @@ impl LabelFile {
         file.read_at(&mut slots, 0)?;
         let found = slots.chunks(SLOT_BYTES).map(decode_slot).collect::<Vec<Found>>();
         let found = match <[Found; 2]>::try_from(found).ok() {
-            Some([Found::Newer(format), _] | [_, Found::Newer(format)]) => Found::Newer(format),
+            Some([Found::OtherFormat(format), _] | [_, Found::OtherFormat(format)]) => Found::OtherFormat(format),
             // The first copy is written first, so it is the newer one where they differ.
             Some([Found::Label(label), _] | [_, Found::Label(label)]) => Found::Label(label),
             Some([Found::Nothing, Found::Nothing]) => Found::Nothing,
@@ -119,7 +119,7 @@ fn decode_slot(slot: &[u8]) -> Found {
     match u32::from_le_bytes(field(slot, 8)) {
         WAL_FORMAT if len >= 41 => {}
         WAL_FORMAT => return Found::Unreadable,
-        newer => return Found::Newer(newer),
+        other => return Found::OtherFormat(other),
     }
     let Ok(cluster) = std::str::from_utf8(&body[41..]) else { return Found::Unreadable };
     Found::Label(Label {
@@ -174,14 +174,17 @@ pub(super) struct Bad {
     pub(super) position: u64,
     /// The partition, and where its good part ends.
     pub(super) partition: Option<(PartitionId, Offset)>,
+    /// How far that partition's log is known to have reached.
+    pub(super) known_end: Offset,
 }
 
 /// Damage as the directory remembers it, until each of its partitions is settled: one line per partition.
 pub(super) fn encode_damage(damage: &[Bad]) -> Vec<u8> {
     let line = |bad: &Bad| {
         let (file, lost) = (bad.file.display(), bad.partition);
-        let whose =
-            lost.map_or("-".to_owned(), |(partition, end)| format!("{}/{}/{end}", partition.topic, partition.index));
+        let whose = lost.map_or("-".to_owned(), |(partition, end)| {
+            format!("{}/{}/{end}/{}", partition.topic, partition.index, bad.known_end)
+        });
         format!("{} {whose} {file}\n", bad.position)
     };
     damage.iter().map(line).collect::<String>().into_bytes()
@@ -194,17 +197,18 @@ pub(super) fn decode_damage(bytes: &[u8]) -> Vec<Bad> {
         let position = words.next()?.parse().ok()?;
         let whose = words.next()?;
         let file = PathBuf::from(words.next()?);
-        let partition = match whose {
-            "-" => None,
+        let (partition, known_end) = match whose {
+            "-" => (None, Offset(0)),
             whose => {
                 let mut parts = whose.split('/');
                 let topic: TopicId = parts.next()?.parse().ok()?;
                 let index = parts.next()?.parse().ok()?;
                 let end = Offset(parts.next()?.parse().ok()?);
-                Some((PartitionId { topic, index }, end))
+                let known_end = Offset(parts.next()?.parse().ok()?);
+                (Some((PartitionId { topic, index }, end)), known_end)
             }
         };
-        Some(Bad { file, position, partition })
+        Some(Bad { file, position, partition, known_end })
     };
     String::from_utf8_lossy(bytes).lines().filter_map(line).collect()
 }

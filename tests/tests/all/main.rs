@@ -4,8 +4,10 @@ mod commands;
 // One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
 #[path = "../../../metadata/tests/all/conformance.rs"]
 mod conformance;
+mod disk_faults;
 mod etcd;
 mod kafka;
 mod kill_loop;
+mod loss;
 mod one_broker;
 mod tidy;
