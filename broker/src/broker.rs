@@ -11,6 +11,7 @@ use crate::loss;
 use crate::metrics::{Metrics, Readings};
 use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
+use crate::refusals::stale;
 use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
@@ -105,6 +106,9 @@ impl Broker {
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
+        }
+        if acks != Acks::All && !self.inner.session.is_fresh() {
+            return Err(stale(ErrorCode::NotLeaderOrFollower));
         }
         let started = clock::monotonic();
         let Admitted { batch, latest } = admit(&topic, records).inspect_err(|error| {

@@ -8,7 +8,7 @@ use crate::budget::Held;
 use crate::clock;
 use crate::loss;
 use crate::partitions::view::{PartitionView, ViewReceiver};
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
@@ -151,7 +151,7 @@ impl Broker {
                 return (failed(Some(&view), refusal), true);
             }
             let checked = check_epoch(&view, wanted.current_leader_epoch)
-                .and_then(|()| check_range(&view, wanted.offset))
+                .and_then(|()| check_range(&view, wanted.offset, self.session_handle().is_fresh()))
                 .and_then(|()| check_history(&view, wanted));
             match checked {
                 Ok(None) => {}
@@ -268,8 +268,8 @@ fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option
     Ok(diverges.then_some(EpochEnd { epoch, end }))
 }
 
-/// Rules R11 and F3: out of range is only said by a leader whose end is proven.
-fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
+/// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.
+fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), ApiError> {
     let visible = &view.visible;
     if offset >= visible.log_start && offset <= visible.end {
         return Ok(());
@@ -279,6 +279,9 @@ fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
     }
     if !visible.end_proven {
         return Err(end_not_proven());
+    }
+    if !fresh {
+        return Err(stale(ErrorCode::OffsetNotAvailable));
     }
     Err(ApiError::new(
         ErrorCode::OffsetOutOfRange,

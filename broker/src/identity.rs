@@ -3,7 +3,6 @@
 use crate::server::{Components, StartError};
 use crate::wal::Wal;
 use millpond_log::BrokerId;
-use millpond_metadata::keys::Keys;
 use millpond_metadata::store::Store;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +19,6 @@ pub async fn auto_id(components: &Components, data_dir: &Path) -> Result<BrokerI
     if let Some(owner) = owner.map_err(|panic| StartError::Recovery(panic.to_string()))?? {
         return Ok(owner.broker);
     }
-    let store = Store::new(Arc::clone(&components.metadata), Keys::for_cluster(&components.cluster));
+    let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
     Ok(store.allocate_broker_id().await?)
 }

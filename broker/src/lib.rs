@@ -13,6 +13,7 @@ pub mod front;
 mod gc;
 mod identity;
 mod loss;
+mod mark;
 mod metrics;
 mod office;
 mod offsets;

@@ -7,7 +7,7 @@ use crate::broker::Broker;
 use crate::fetch::check_epoch;
 use crate::loss;
 use crate::partitions::view::PartitionView;
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::server::decode_root;
 use crate::tiered::{TieredError, larger};
 use crate::topics::unavailable;
@@ -24,7 +24,7 @@ impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
     ///
     /// # Errors
-    /// Of the partition (unknown, led elsewhere, in another epoch than `known`: rule F2), `OFFSET_NOT_AVAILABLE` (rule R11),
+    /// Of the partition (unknown, led elsewhere, in another epoch than `known`: rule F2), `OFFSET_NOT_AVAILABLE` (rules R11, B5),
     /// or of storage.
     pub async fn list_offsets(
         &self,
@@ -46,6 +46,9 @@ impl Broker {
             }
             if !view.visible.end_proven {
                 return Err(end_not_proven());
+            }
+            if !self.session_handle().is_fresh() {
+                return Err(stale(ErrorCode::OffsetNotAvailable));
             }
             match self.look_up(handle.id, &view, spec, isolation).await {
                 Ok(found) => return Ok(found),

@@ -8,6 +8,7 @@ use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::loss::{self, DiskStory};
+use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
@@ -50,8 +51,8 @@ const DRAIN: Duration = Duration::from_secs(12);
 pub struct Components {
     /// The metadata store.
     pub metadata: Arc<dyn Kv>,
-    /// Name of the cluster: the prefix of its keys.
-    pub cluster: String,
+    /// Spells the cluster's keys in it.
+    pub keys: Keys,
     /// The bucket, at the cluster's prefix.
     pub objects: Arc<dyn ObjectStore>,
     /// The local disk.
@@ -92,6 +93,9 @@ pub enum StartError {
     /// The metadata store cannot be used.
     #[error(transparent)]
     Metadata(#[from] StoreError),
+    /// The metadata store is not what it was (rule K7).
+    #[error(transparent)]
+    Restored(#[from] MarkError),
     /// The broker may not act under its id.
     #[error("{0}")]
     Office(String),
@@ -146,7 +150,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
     tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
-    let store = Store::new(Arc::clone(&components.metadata), Keys::for_cluster(&components.cluster));
+    let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
+    // Rule K7, before a restored store is founded anew.
+    let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
+    mark.check(store.kv().position().await.map_err(StoreError::from)?).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
@@ -164,6 +171,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         },
         ttl: config.lease_ttl,
         note_interval: config.disk_note_interval,
+        mark,
     };
     let (registration, stale) = registrar.begin(recovered.identity.incarnation).await?;
     let registered = registration.session;
@@ -213,7 +221,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let collector =
         Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
     broker.open_all(&recovered, &story).await?;
-    broker.take_office(registered).await?;
+    broker.take_office(&registration).await?;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
     tasks.spawn(async move {

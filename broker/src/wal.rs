@@ -17,7 +17,7 @@ mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
 mod space;
-mod state_file;
+pub(crate) mod state_file;
 mod tail;
 mod tails;
 #[cfg(test)]

@@ -2,16 +2,14 @@
 //! to. What a broker does is the broker's.
 
 use crate::failure::{Doing, Failure};
+use crate::metadata::Metadata;
 use crate::ports;
 use crate::signals::Shutdown;
 use crate::{output, store};
 use millpond_broker::api::BrokerDescription;
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Components, Config, StartError};
-use millpond_metadata::clock::SystemClock;
-use millpond_metadata::embedded::Embedded;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +19,7 @@ pub(crate) struct Launch {
     /// The id is that of the data directory or a new one, not the one in `config`.
     pub(crate) auto_id: bool,
     pub(crate) cluster: String,
-    /// Folder of the embedded metadata.
-    pub(crate) metadata: PathBuf,
+    pub(crate) metadata: Metadata,
     /// URL of the object store.
     pub(crate) objects: String,
     /// Flags that set the ports of the three doors, to be named when one is taken.
@@ -33,11 +30,10 @@ impl Launch {
     /// Runs the broker until the process is asked to end. Prints the ready line once it serves.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let mut shutdown = Shutdown::listen()?;
-        let opened = format!("cannot open the metadata in `{}`", self.metadata.display());
-        let metadata = Arc::new(Embedded::open(&self.metadata, Arc::new(SystemClock::start())).doing(opened)?);
+        let metadata = self.metadata.open(&self.cluster).await?;
         let components = Components {
-            metadata: Arc::clone(&metadata) as Arc<_>,
-            cluster: self.cluster,
+            metadata: Arc::clone(&metadata.kv),
+            keys: metadata.keys.clone(),
             objects: store::open(&self.objects)?,
             disk: Arc::new(RealDisk),
         };
@@ -62,7 +58,7 @@ impl Launch {
             () = shutdown.asked() => return Err(Failure::new("asked twice to end: did not wait for the broker")),
             ended = ended => ended.doing("the broker did not end well")?,
         }
-        metadata.close().await.doing("cannot close the metadata")
+        metadata.close().await
     }
 }
 

@@ -49,7 +49,7 @@ impl TestBroker {
         let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
         let components = Components {
             metadata: Arc::new(metadata.clone()),
-            cluster: CLUSTER.to_owned(),
+            keys: Keys::for_cluster(CLUSTER),
             objects,
             disk: Arc::new(RealDisk),
         };

@@ -162,6 +162,62 @@ impl Dev {
     }
 }
 
+/// A running `millpond broker` on free ports. Killed when dropped.
+pub struct BrokerProcess {
+    server: Server,
+    /// Address of the gRPC door.
+    pub grpc: String,
+    /// Address of the Kafka door.
+    pub kafka: String,
+}
+
+impl BrokerProcess {
+    /// Starts it with these arguments and waits for its ready line.
+    ///
+    /// # Panics
+    /// If it ends before it is ready.
+    #[must_use]
+    pub fn start(arguments: &[String]) -> BrokerProcess {
+        let server = Server::start(&mut broker(arguments));
+        BrokerProcess { grpc: server.word("grpc"), kafka: server.word("kafka"), server }
+    }
+
+    /// Starts it with arguments that it refuses; the line that says why.
+    ///
+    /// # Panics
+    /// If it starts, or says more or less than one `error:` line.
+    #[must_use]
+    pub fn refused(arguments: &[String]) -> String {
+        let mut command = broker(arguments);
+        let output = command.args(["--log", "off"]).stdin(Stdio::null()).output().expect("`millpond` starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.starts_with("error: ") && said.lines().count() == 1, "{said}");
+        said
+    }
+
+    /// Kills it (SIGKILL) and waits until it is gone.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn stop(self) {
+        let (status, _) = self.server.terminate();
+        assert!(status.success(), "it ended with {status}");
+    }
+}
+
+fn broker(arguments: &[String]) -> Command {
+    let mut command = Command::new(binary());
+    let listen = |door: &str| [format!("--{door}-listen"), "127.0.0.1:0".to_owned()];
+    command.arg("broker").args(["grpc", "kafka", "http"].iter().flat_map(|door| listen(door))).args(arguments);
+    command
+}
+
 /// The binary under test, which `tests/run` has built: it stands beside the folder of the test program itself.
 ///
 /// # Panics

@@ -157,7 +157,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 /// Replaces `name` in `dir` by these bytes and their checksum (rule W5).
-pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.new"));
     let written = (|| {
         let file = disk.create(&temporary)?;
@@ -175,7 +175,7 @@ pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> 
 }
 
 /// Reads what `replace` wrote; `None` if it is missing, cut or damaged.
-pub(super) fn load(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
+pub(crate) fn load(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
     let file = disk.open(path).ok()?;
     let mut bytes = vec![0; usize::try_from(file.len().ok()?).ok()?];
     file.read_at(&mut bytes, 0).ok()?;

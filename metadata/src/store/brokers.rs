@@ -3,10 +3,13 @@
 use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::Key;
-use crate::kv::{KvError, Revision, Write};
+use crate::kv::{Interval, KvError, Range, Revision, Write};
 use millpond_core::records::{DiskRecord, SessionRecord};
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, WalGen};
 use std::time::Duration;
+
+/// Pause before a watch that ended is begun again.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
 /// What a broker registers with, after its WAL was recovered.
 #[derive(Clone, Debug)]
@@ -179,6 +182,34 @@ impl Store {
     /// As all reads.
     pub async fn read_disk(&self, broker: BrokerId) -> Result<Option<Versioned<DiskRecord>>, StoreError> {
         self.read(&Key::BrokerDisk(broker)).await
+    }
+
+    /// Returns when the actor's session has ended: its key is gone, or was written again (rules B3, E1a).
+    ///
+    /// The store's silence is no end.
+    ///
+    /// # Errors
+    /// All but `Unavailable`, which is waited out.
+    ///
+    /// Cancel safe.
+    pub async fn session_ended(&self, session: &Session) -> Result<(), StoreError> {
+        let key = self.keys.encode(&Key::BrokerSession(session.rid.broker));
+        let mut from = Revision(session.inc.0).next();
+        loop {
+            if let Ok(mut watch) = self.kv.watch(Interval::key(&key), from).await {
+                // Whatever it says is a hint (rule Z1): an event, or that history is gone.
+                let _ = watch.next().await;
+            }
+            match self.kv.range(Range::key(&key)).await {
+                Ok(read) if read.found.first().is_some_and(|kv| kv.mod_revision.0 == session.inc.0) => {
+                    from = read.revision.next();
+                }
+                Ok(_) => return Ok(()),
+                Err(KvError::Unavailable(_) | KvError::Unknown(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(WATCH_AGAIN).await;
+        }
     }
 
     /// Ends the actor's own session at once, so that its partitions get new leaders without waiting (rule B7).

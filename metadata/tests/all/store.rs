@@ -9,7 +9,7 @@ use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::{Key, Keys};
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
 };
 use millpond_metadata::store::{
     Bumped, CreateOutcome, Election, Image, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
@@ -61,6 +61,9 @@ impl Lossy {
 impl Kv for Lossy {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>> {
         self.inner.range(range)
+    }
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
     }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         Box::pin(async move {
@@ -331,6 +334,9 @@ impl Kv for Stepped {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>> {
         self.inner.range(range)
     }
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
+    }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         // Wraps around after the lost one, and so loses no other.
         if self.step.fetch_sub(1, Ordering::SeqCst) == 0 {
@@ -518,7 +524,7 @@ async fn an_accepted_loss_is_one_transaction_and_stays_on_record() {
     assert_eq!(store.losses().await, Ok(vec![(id, acceptance.loss)]));
     // The leader of the unclean epoch commits to the manifest, and its predecessor does not (rule T5).
     let next = TierCommit { epoch: acceptance.next.epoch, ..commit(1, 0, tiered, "root-2") };
-    assert_eq!(store.commit_tier(&gone, &[next.clone()]).await, [Ok(TierOutcome::Fenced)]);
+    assert_eq!(store.commit_tier(&gone, std::slice::from_ref(&next)).await, [Ok(TierOutcome::Fenced)]);
     assert!(matches!(store.commit_tier(&back, &[next]).await[0], Ok(TierOutcome::Committed { .. })));
 }
 

@@ -2,7 +2,11 @@
 
 mod bounds;
 mod commands;
+// One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
+#[path = "../../../metadata/tests/all/conformance.rs"]
+mod conformance;
 mod disk_faults;
+mod etcd;
 mod kafka;
 mod kill_loop;
 mod loss;
