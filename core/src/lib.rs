@@ -3,6 +3,7 @@
 //! Floor 1. No tokio, sockets, files, clocks or randomness of its own, and no `HashMap`, whose order is not deterministic.
 
 pub mod flush;
+pub mod loss;
 pub mod records;
 pub mod replica;
 pub mod topic_config;
