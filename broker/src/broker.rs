@@ -16,7 +16,7 @@ use crate::tiered::Tiered;
 use crate::wal::Wal;
 use bytes::Bytes;
 use millpond_core::replica;
-use millpond_log::batch::{BatchError, TimestampType};
+use millpond_log::batch::{Admitted, BatchError, TimestampType};
 use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid};
 use millpond_metadata::store::{Session, Store};
 use std::future::Future;
@@ -102,7 +102,7 @@ impl Broker {
             return Err(refusal);
         }
         let started = clock::monotonic();
-        let batch = admit(&topic, records).inspect_err(|error| {
+        let Admitted { batch, latest } = admit(&topic, records).inspect_err(|error| {
             self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));
         })?;
         if batch.size() > self.inner.wal.batch_bytes_max() {
@@ -124,7 +124,7 @@ impl Broker {
             Acks::Leader => replica::Acks::Leader,
             Acks::All => replica::Acks::All,
         };
-        let produce = Produce { partition: handle.id, batch, acks, room, memory, reply };
+        let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply };
         handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
         let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
         Ok(async move {
@@ -199,7 +199,7 @@ impl Broker {
 }
 
 /// Exactly one batch, checked in full against the topic's settings.
-fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
+fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
     let batch = Batch::take(&mut records).map_err(|error| refused(&error))?;
     let Some(batch) = batch else {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "there is no record batch in the request"));
@@ -207,12 +207,12 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
     if !records.is_empty() {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "a partition takes exactly one record batch in a request"));
     }
-    let batch = batch.admit(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
-    if batch.is_transactional() {
+    let admitted = batch.admit_timed(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
+    if admitted.batch.is_transactional() {
         let message = "transactions are not served yet; produce without a transactional id";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    Ok(batch)
+    Ok(admitted)
 }
 
 fn refused(error: &BatchError) -> ApiError {

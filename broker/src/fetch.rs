@@ -2,7 +2,7 @@
 //!
 //! It reads views, never replicas: a fetch does not pass through a shard.
 
-use crate::api::{AbortedTxn, ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation};
+use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation};
 use crate::broker::Broker;
 use crate::clock;
 use crate::loss;
@@ -116,10 +116,16 @@ impl Broker {
             if let Some(refusal) = watched.lost.clone().filter(|_| wanted.offset >= view.visible.tiered_end) {
                 return (failed(Some(&view), refusal), true);
             }
-            if let Err(error) =
-                check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset))
-            {
-                return (failed(Some(&view), error), true);
+            let checked = check_epoch(&view, wanted.current_leader_epoch)
+                .and_then(|()| check_range(&view, wanted.offset))
+                .and_then(|()| check_history(&view, wanted));
+            match checked {
+                Ok(None) => {}
+                Ok(diverging) => {
+                    let nothing = answered(&view, request.isolation, Vec::new());
+                    return (FetchedPartition { diverging, ..nothing }, true);
+                }
+                Err(error) => return (failed(Some(&view), error), true),
             }
             let end = match request.isolation {
                 Isolation::ReadUncommitted => view.visible.hw,
@@ -208,6 +214,26 @@ pub(crate) fn check_epoch(view: &PartitionView, known: Option<LeaderEpoch>) -> R
     }
 }
 
+/// Whether the log is the one that the client has read up to `wanted.offset`; where it still is, if not. Decides as Kafka's
+/// leader does for a `LastFetchedEpoch` (KIP-595).
+fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option<EpochEnd>, ApiError> {
+    let Some(fetched) = wanted.last_fetched_epoch else { return Ok(None) };
+    let PartitionView { visible, epochs, .. } = view;
+    let (epoch, end) = match epochs.end_of(fetched, visible.end) {
+        _ if fetched > visible.epoch => {
+            let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
+            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+        }
+        // The leader's own epoch goes on, also while it has no record yet.
+        _ if fetched == visible.epoch => (fetched, visible.end),
+        Some(found) => found,
+        // All that is older is gone: the log begins with a later epoch.
+        None => (fetched, epochs.entries().first().map_or(visible.end, |first| first.start)),
+    };
+    let diverges = epoch < fetched || end < wanted.offset;
+    Ok(diverges.then_some(EpochEnd { epoch, end }))
+}
+
 /// Rules R11 and F3: out of range is only said by a leader whose end is proven.
 fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
     let visible = &view.visible;
@@ -238,6 +264,7 @@ fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> 
         log_start: view.visible.log_start,
         batches,
         aborted,
+        diverging: None,
         error: None,
     }
 }
@@ -250,6 +277,7 @@ fn failed(view: Option<&PartitionView>, error: ApiError) -> FetchedPartition {
         log_start: offsets.2,
         batches: Vec::new(),
         aborted: None,
+        diverging: None,
         error: Some(error),
     }
 }

@@ -3,6 +3,7 @@
 use crate::broker::Broker;
 use crate::catalog::{PartitionHandle, Placement, Topic};
 use crate::partitions::shard::ShardMsg;
+use crate::tier::TierRequest;
 use crate::wal::{Wal, WalError};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
@@ -259,6 +260,7 @@ impl Broker {
             Leadership { epoch: record.epoch, isr: record.isr.iter().copied().collect(), min_isr: record.min_isr };
         // A shard that is gone ends the broker.
         let _ = handle.shard.send(ShardMsg::Step { partition, input: Input::Elected(terms) });
+        self.inner().tier.send(TierRequest::Lead { partition, epoch: record.epoch });
     }
 
     /// Rule B3: no partition is led without a session.
@@ -268,6 +270,7 @@ impl Broker {
                 let epoch = handle.view.borrow().visible.epoch;
                 let input = Input::Deposed { epoch, leader: None };
                 let _ = handle.shard.send(ShardMsg::Step { partition: handle.id, input });
+                self.inner().tier.send(TierRequest::Resign { partition: handle.id });
             }
         }
     }

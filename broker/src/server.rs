@@ -16,7 +16,7 @@ use crate::producer_ids::ProducerIds;
 use crate::session::SessionHandle;
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
-use crate::tier::{Led, TierHandle, TierRequest, TierState, Tierer};
+use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
 use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
@@ -203,6 +203,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
         metrics: Arc::clone(&metrics),
         interval: config.tier_interval,
+        started: crate::clock::monotonic(),
         state: TierState::default(),
     };
     let collector =
@@ -414,7 +415,8 @@ impl Broker {
             }
         };
         let manifest = Arc::new(root.value);
-        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest) };
+        let epochs = Arc::new(found.replica.epochs().clone());
+        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view_sender, view) = watch::channel(view);
         let shard = inner.shards[shard_of(partition, inner.shards.len())].clone();
         let open = Open {
@@ -426,8 +428,7 @@ impl Broker {
         };
         // A shard that is gone ends the broker.
         let _ = shard.send(ShardMsg::Open(Box::new(open)));
-        inner.tier.send(TierRequest::Hold(Box::new(Led {
-            partition,
+        inner.tier.send(TierRequest::Hold(Box::new(Held {
             topic_name: topic.name.to_string(),
             config: config.clone(),
             shard: shard.clone(),

@@ -207,7 +207,7 @@ impl Scan<'_> {
             let to = head.as_ref().ok().and_then(|head| Some(head.as_ref()?.first_lsn)).unwrap_or(Lsn(1));
             let hole = Hole { from: Lsn(1), to: to.max(Lsn(2)), seq: None, copies: true };
             let file = self.files[0].path.clone();
-            self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+            self.bad.push(BadPlace { file, position: 0, hole, partition: None, known_end: Offset(0) });
         }
         if let Ok(Some(head)) = head {
             self.cursor.next_lsn = Some(head.first_lsn.0);

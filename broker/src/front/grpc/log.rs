@@ -7,7 +7,7 @@ use crate::Broker;
 use crate::api::{ApiError, Isolation, NewTopic, ProduceRequest, TopicDescription, TopicRef};
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use millpond_log::ErrorCode;
+use millpond_log::{ErrorCode, LeaderEpoch};
 use millpond_proto::v1;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -56,7 +56,8 @@ impl LogService {
         let find = async {
             let topic = convert::topic_ref(query.topic)?;
             let spec = convert::offset_spec(query.spec)?;
-            self.broker.list_offsets(&topic, query.partition, spec, isolation).await
+            let known = query.current_leader_epoch.map(LeaderEpoch);
+            self.broker.list_offsets(&topic, query.partition, known, spec, isolation).await
         };
         convert::offset_result(find.await)
     }

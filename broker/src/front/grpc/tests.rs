@@ -224,6 +224,7 @@ fn nothing() -> FetchedPartition {
         log_start: Offset(0),
         batches: Vec::new(),
         aborted: None,
+        diverging: None,
         error: None,
     }
 }

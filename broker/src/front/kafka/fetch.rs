@@ -82,6 +82,13 @@ responses! {
         aborted_transactions: Option<Vec<AbortedTransaction>> => ..,
         preferred_read_replica: i32 = -1 => 11..,
         records: Batches => ..,
+        ;
+        diverging_epoch: EpochEndOffset => 12.. as 0,
+    }
+    /// Where the log is still what the client has read (KIP-595).
+    EpochEndOffset {
+        epoch: i32 => ..,
+        end_offset: i64 => ..,
     }
     /// A transaction whose records are to be skipped.
     AbortedTransaction {
@@ -165,6 +172,7 @@ fn wanted(topic: TopicRef, asked: FetchPartition) -> Result<BrokerPartition, Err
         bytes_max: usize::try_from(asked.partition_max_bytes).unwrap_or(0),
         // Rule F2; -1 is a client that does not know the epoch.
         current_leader_epoch: u32::try_from(asked.current_leader_epoch).ok().map(LeaderEpoch),
+        last_fetched_epoch: u32::try_from(asked.last_fetched_epoch).ok().map(LeaderEpoch),
     })
 }
 
@@ -183,6 +191,10 @@ fn partition_data(index: i32, fetched: FetchedPartition) -> PartitionData {
         log_start_offset: fetched.log_start.0.cast_signed(),
         aborted_transactions: fetched.aborted.map(|list| list.into_iter().map(aborted).collect()),
         records: Batches(fetched.batches),
+        diverging_epoch: fetched.diverging.map(|diverging| EpochEndOffset {
+            epoch: diverging.epoch.0.cast_signed(),
+            end_offset: diverging.end.0.cast_signed(),
+        }),
         ..Default::default()
     }
 }

@@ -35,7 +35,7 @@ const VECTORS: [(&str, &[i16]); 20] = [
     ("V20", &[0]),
 ];
 
-fn vectors() -> BTreeMap<String, Bytes> {
+pub(super) fn vectors() -> BTreeMap<String, Bytes> {
     let text =
         std::fs::read_to_string(repository().join("log/tests/vectors/golden.txt")).expect("the vectors are there");
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex");
