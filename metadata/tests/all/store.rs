@@ -518,7 +518,7 @@ async fn an_accepted_loss_is_one_transaction_and_stays_on_record() {
     assert_eq!(store.losses().await, Ok(vec![(id, acceptance.loss)]));
     // The leader of the unclean epoch commits to the manifest, and its predecessor does not (rule T5).
     let next = TierCommit { epoch: acceptance.next.epoch, ..commit(1, 0, tiered, "root-2") };
-    assert_eq!(store.commit_tier(&gone, &[next.clone()]).await, [Ok(TierOutcome::Fenced)]);
+    assert_eq!(store.commit_tier(&gone, std::slice::from_ref(&next)).await, [Ok(TierOutcome::Fenced)]);
     assert!(matches!(store.commit_tier(&back, &[next]).await[0], Ok(TierOutcome::Committed { .. })));
 }
 
