@@ -1,5 +1,6 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
+mod cold_reads;
 mod commands;
 mod kafka;
 mod kill_loop;
