@@ -113,6 +113,8 @@ pub struct FetchPartition {
     pub bytes_max: usize,
     /// The leader epoch the client knows (rule F2).
     pub current_leader_epoch: Option<LeaderEpoch>,
+    /// Epoch of the record before `offset`, as the client read it; `None` if it does not ask to have that checked.
+    pub last_fetched_epoch: Option<LeaderEpoch>,
 }
 
 /// The answer for one partition, in the request's order.
@@ -128,8 +130,19 @@ pub struct FetchedPartition {
     pub batches: Vec<Batch>,
     /// Aborted transactions overlapping `batches`, by first offset; `None` unless `ReadCommitted`.
     pub aborted: Option<Vec<AbortedTxn>>,
+    /// The log is not the one the client has read, by `last_fetched_epoch`: where it still is (KIP-595). Then there are no batches.
+    pub diverging: Option<EpochEnd>,
     /// Why there is nothing, if that is so.
     pub error: Option<ApiError>,
+}
+
+/// Where the records of a leader epoch end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochEnd {
+    /// The largest epoch of the log up to the one asked for.
+    pub epoch: LeaderEpoch,
+    /// Offset after its last record.
+    pub end: Offset,
 }
 
 /// A transaction whose records a `read_committed` reader skips.
@@ -210,6 +223,41 @@ pub struct PartitionDescription {
     pub replicas: Vec<BrokerId>,
     /// Whose copies are complete.
     pub isr: Vec<BrokerId>,
+    /// Why nobody may lead it any more, if that is so (rule B4).
+    pub loss: Option<PartitionLoss>,
+}
+
+/// What was lost of a partition of which no complete copy is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionLoss {
+    /// What happened.
+    pub cause: String,
+    /// Where the WAL is bad, if that is what happened.
+    pub place: Option<DamagedPlace>,
+    /// Where the log ends if the loss is accepted: offsets from here on are lost.
+    pub end: Offset,
+    /// How far the log is known to have reached; it may have been further. `end` if nothing tells.
+    pub known_end: Offset,
+}
+
+/// A place in the WAL that cannot be read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPlace {
+    /// The file.
+    pub file: String,
+    /// Byte position of the first bad frame.
+    pub position: u64,
+}
+
+/// A loss that was accepted, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedLoss {
+    /// The topic's name.
+    pub topic: String,
+    /// What is lost.
+    pub loss: PartitionLoss,
+    /// The unclean epoch in which the partition is led now; `None` if it was only asked.
+    pub leader_epoch: Option<LeaderEpoch>,
 }
 
 /// State of one partition's log, for operators.

@@ -3,20 +3,23 @@
 //! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
 use crate::api::*;
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
+use crate::loss;
 use crate::metrics::Metrics;
 use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
+use crate::refusals::stale;
 use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
 use crate::wal::{Wal, WalPermit};
 use bytes::Bytes;
 use millpond_core::replica;
-use millpond_log::batch::{BatchError, TimestampType};
-use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid};
+use millpond_log::batch::{Admitted, BatchError, TimestampType};
+use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid, TimestampMs};
 use millpond_metadata::store::{Session, Store};
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -47,6 +50,10 @@ pub(crate) struct Inner {
     pub(crate) producer_ids: ProducerIds,
     /// Bytes of batches between admission and the WAL's sync.
     pub(crate) produce_memory: Arc<Semaphore>,
+    /// What the doors may hold.
+    pub(crate) budget: Budget,
+    /// Who is connected.
+    pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
@@ -155,7 +162,13 @@ impl Broker {
         let ProduceRequest { topic, partition, records, acks, .. } = request;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
         span.record("topic", topic.record.name.as_str());
-        let Admitted { batch, room, memory } =
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
+            return Err(refusal);
+        }
+        if acks != Acks::All && !self.inner.session.is_fresh() {
+            return Err(stale(ErrorCode::NotLeaderOrFollower));
+        }
+        let Provided { batch, latest, room, memory } =
             self.admit(&topic, records, deadline).instrument(tracing::debug_span!("admit")).await?;
         let (size, records) = (batch.size() as u64, u64::from(batch.record_count()));
         let (reply, answer): (ProduceReply, _) = oneshot::channel();
@@ -165,14 +178,14 @@ impl Broker {
             Acks::All => replica::Acks::All,
         };
         let spans = ProduceSpans { append: tracing::debug_span!("append"), produce: span.clone() };
-        let produce = Produce { partition: handle.id, batch, acks, room, memory, reply, spans };
+        let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply, spans };
         handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
         Ok(Begun { topic, handle, size, records, answer })
     }
 
     /// Checks a batch and takes what it needs: memory until it is durable, and room in the WAL.
-    async fn admit(&self, topic: &Topic, records: Bytes, deadline: Instant) -> Result<Admitted, ApiError> {
-        let batch = admit(topic, records)?;
+    async fn admit(&self, topic: &Topic, records: Bytes, deadline: Instant) -> Result<Provided, ApiError> {
+        let Admitted { batch, latest } = admit(topic, records)?;
         if batch.size() > self.inner.wal.batch_bytes_max() {
             let message =
                 format!("a batch of {} bytes does not fit this broker's WAL files; send smaller ones", batch.size());
@@ -185,7 +198,7 @@ impl Broker {
             .map_err(|_| timed_out("the broker's produce memory stayed full; nothing was written"))?
             .expect("the semaphore is never closed");
         let room = self.inner.wal.reserve(batch.size()).ok_or_else(wal_full)?;
-        Ok(Admitted { batch, room, memory })
+        Ok(Provided { batch, latest, room, memory })
     }
 
     /// Hands out a new idempotent producer's identity.
@@ -236,8 +249,9 @@ struct Begun {
 }
 
 /// A batch that may be appended, with what it takes.
-struct Admitted {
+struct Provided {
     batch: Batch,
+    latest: TimestampMs,
     room: WalPermit,
     memory: OwnedSemaphorePermit,
 }
@@ -249,7 +263,7 @@ fn failed(metrics: &Metrics, span: &tracing::Span, error: &ApiError) {
 }
 
 /// Exactly one batch, checked in full against the topic's settings.
-fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
+fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
     let batch = Batch::take(&mut records).map_err(|error| refused(&error))?;
     let Some(batch) = batch else {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "there is no record batch in the request"));
@@ -257,12 +271,12 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
     if !records.is_empty() {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "a partition takes exactly one record batch in a request"));
     }
-    let batch = batch.admit(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
-    if batch.is_transactional() {
+    let admitted = batch.admit_timed(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
+    if admitted.batch.is_transactional() {
         let message = "transactions are not served yet; produce without a transactional id";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    Ok(batch)
+    Ok(admitted)
 }
 
 fn refused(error: &BatchError) -> ApiError {

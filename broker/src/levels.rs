@@ -1,8 +1,8 @@
 //! Levels: what is read off the broker's parts when someone looks at the metrics. It changes nothing and holds no broker alive.
 
 use crate::broker::{Broker, Inner};
+use crate::budget::Connections;
 use crate::catalog::{PartitionHandle, Topic};
-use crate::clock;
 use crate::partitions::view::PartitionView;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
@@ -26,6 +26,7 @@ pub(crate) fn register(broker: &Broker) {
     let levels = Levels { meter: broker.metrics().meter(), broker: broker.downgrade() };
     levels.wal();
     levels.memory();
+    levels.connections();
     levels.cache();
     levels.session();
     levels.topics();
@@ -78,12 +79,46 @@ impl Levels {
         self.gauge("millpond_produce_memory_limit_bytes", "At so many, produce waits", |inner| {
             Some(u64::from(inner.config.produce_memory_bytes))
         });
+        self.gauge("millpond_request_memory_bytes", "Bytes of requests that are received or answered", |inner| {
+            Some(inner.budget.requests_held() as u64)
+        });
+        self.gauge("millpond_request_memory_limit_bytes", "At so many, clients wait", |inner| {
+            Some(u64::from(inner.config.request_memory_bytes))
+        });
+        self.gauge("millpond_answer_memory_bytes", "Bytes that were read and wait for their readers", |inner| {
+            Some(inner.budget.answers.held() as u64)
+        });
+        self.gauge("millpond_answer_memory_limit_bytes", "At so many, readers wait", |inner| {
+            Some(u64::from(inner.config.answer_memory_bytes))
+        });
         self.gauge("millpond_cache_memory_bytes", "Bytes of pages held in memory", |inner| {
             Some(inner.tiered.cache().counters().memory_bytes)
         });
         self.gauge("millpond_cache_memory_limit_bytes", "Most bytes of pages in memory", |inner| {
             Some(inner.config.cache_memory_bytes)
         });
+    }
+
+    fn connections(&self) {
+        let each = |read: fn(&Connections) -> u64| {
+            let broker = self.broker.clone();
+            move |observer: &dyn AsyncInstrument<u64>| {
+                let Some(inner) = broker.upgrade() else { return };
+                for (door, connections) in inner.connections.named() {
+                    observer.observe(read(connections), &[KeyValue::new("door", door)]);
+                }
+            }
+        };
+        self.meter
+            .u64_observable_gauge("millpond_connections")
+            .with_description("Connections that are open")
+            .with_callback(each(|connections| connections.open() as u64))
+            .build();
+        self.meter
+            .u64_observable_counter("millpond_connections_refused")
+            .with_description("Connections closed at once, there being as many as may be")
+            .with_callback(each(Connections::refused))
+            .build();
     }
 
     fn cache(&self) {
@@ -123,7 +158,7 @@ impl Levels {
         );
         let broker = self.broker.clone();
         let age = move |observer: &dyn AsyncInstrument<f64>| {
-            let age = broker.upgrade().and_then(|inner| inner.session.age(clock::monotonic()));
+            let age = broker.upgrade().and_then(|inner| inner.session.age());
             if let Some(age) = age {
                 observer.observe(age.as_secs_f64(), &[]);
             }

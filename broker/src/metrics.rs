@@ -5,7 +5,7 @@
 
 use millpond_log::ErrorCode;
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider, UpDownCounter};
+use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
 use std::time::Duration;
@@ -57,7 +57,6 @@ pub(crate) struct Metrics {
     text: prometheus::Registry,
     requests: Counter<u64>,
     request_errors: Counter<u64>,
-    connections: UpDownCounter<i64>,
     produce_batches: Counter<u64>,
     produce_records: Counter<u64>,
     produce_bytes: Counter<u64>,
@@ -102,12 +101,6 @@ pub(crate) struct ObjectMeters {
     bytes: Counter<u64>,
 }
 
-/// A connection that is counted as open until this is dropped.
-pub(crate) struct OpenConnection {
-    connections: UpDownCounter<i64>,
-    door: [KeyValue; 1],
-}
-
 impl Metrics {
     /// A registry of its own for one broker; `push` says where else it goes.
     pub(crate) fn new(push: impl FnOnce(MeterProviderBuilder) -> MeterProviderBuilder) -> Metrics {
@@ -122,16 +115,18 @@ impl Metrics {
             .expect("a new registry takes its only collector");
         let provider = push(SdkMeterProvider::builder().with_reader(reader)).build();
         let meter = provider.meter("millpond");
-        let counter = |name, help| meter.u64_counter(name).with_description(help).build();
+        let counter = |name, help| counting(&meter, name, help);
         let seconds = |name, help, bounds: &[f64]| {
             meter.f64_histogram(name).with_unit("s").with_description(help).with_boundaries(bounds.to_vec()).build()
         };
         Metrics {
-            requests: counter("millpond_requests", "Requests taken in, by door and api"),
-            request_errors: counter("millpond_request_errors", "Requests, or partitions of one, refused or failed"),
-            connections: meter
-                .i64_up_down_counter("millpond_connections")
-                .with_description("Clients connected")
+            requests: meter
+                .u64_counter("millpond_requests")
+                .with_description("Requests taken in, by door and api")
+                .build(),
+            request_errors: meter
+                .u64_counter("millpond_request_errors")
+                .with_description("Requests, or partitions of one, refused or failed")
                 .build(),
             produce_batches: counter("millpond_produce_batches", "Batches acknowledged"),
             produce_records: counter("millpond_produce_records", "Records acknowledged"),
@@ -171,13 +166,6 @@ impl Metrics {
         self.request_errors.add(1, &[KeyValue::new("api", api), KeyValue::new("error", error.name())]);
     }
 
-    /// Counts a connection until what it returns is dropped.
-    pub(crate) fn connection(&self, door: Door) -> OpenConnection {
-        let open = OpenConnection { connections: self.connections.clone(), door: [KeyValue::new("door", door.name())] };
-        open.connections.add(1, &open.door);
-        open
-    }
-
     /// Notes a batch that was acknowledged.
     pub(crate) fn produced(&self, size: u64, records: u64, took: Duration) {
         self.produce_batches.add(1, &[]);
@@ -202,6 +190,13 @@ impl Metrics {
     pub(crate) fn close(&self) -> Result<(), OTelSdkError> {
         self.provider.shutdown_with_timeout(PUSH_PATIENCE)
     }
+}
+
+/// A counter without labels, which is there from the start.
+fn counting(meter: &Meter, name: &'static str, help: &'static str) -> Counter<u64> {
+    let counter = meter.u64_counter(name).with_description(help).build();
+    counter.add(0, &[]);
+    counter
 }
 
 impl WalMeters {
@@ -237,7 +232,7 @@ impl WalMeters {
 
 impl TierMeters {
     fn new(meter: &Meter) -> TierMeters {
-        let counter = |name, help| meter.u64_counter(name).with_description(help).build();
+        let counter = |name, help| counting(meter, name, help);
         let seconds = |name, help, bounds: &[f64]| {
             meter.f64_histogram(name).with_unit("s").with_description(help).with_boundaries(bounds.to_vec()).build()
         };
@@ -260,7 +255,7 @@ impl TierMeters {
 
 impl ObjectMeters {
     fn new(meter: &Meter) -> ObjectMeters {
-        ObjectMeters {
+        let meters = ObjectMeters {
             requests: meter
                 .u64_counter("millpond_object_requests")
                 .with_description("Requests to the object store, by operation and outcome")
@@ -276,7 +271,14 @@ impl ObjectMeters {
                 .with_unit("By")
                 .with_description("Bytes of objects read and written")
                 .build(),
+        };
+        // What nobody asked for yet was asked for zero times: rates begin with the first request.
+        for operation in ["get", "put"] {
+            meters.requests.add(0, &[KeyValue::new("operation", operation), KeyValue::new("outcome", "ok")]);
         }
+        meters.read(0);
+        meters.written(0);
+        meters
     }
 
     /// Notes how a request ended; `took` where it was measured.
@@ -296,11 +298,5 @@ impl ObjectMeters {
     /// Notes bytes that the object store took.
     pub(crate) fn written(&self, size: u64) {
         self.bytes.add(size, &[KeyValue::new("direction", "written")]);
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.connections.add(-1, &self.door);
     }
 }

@@ -9,6 +9,7 @@ mod failure;
 mod flights;
 mod input;
 mod launch;
+mod metadata;
 mod output;
 mod ports;
 mod progress;

@@ -3,14 +3,22 @@
 
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Broker, Components, Config, Running, start};
+use millpond_log::Lsn;
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
+use millpond_metadata::keys::Keys;
+use millpond_metadata::store::Store;
 use object_store::ObjectStore;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
+
+/// Name of its cluster.
+const CLUSTER: &str = "test";
 
 /// A running broker and what it takes to stop it.
 pub struct TestBroker {
@@ -32,6 +40,20 @@ pub fn config(dir: &Path) -> Config {
     config
 }
 
+/// What the HTTP door at `address` serves under `/metrics`.
+///
+/// # Panics
+/// If it does not answer.
+pub async fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("the HTTP door is open");
+    let request = "GET /metrics HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("the broker reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("the answer is text");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
 impl TestBroker {
     /// Starts a broker whose metadata and WAL are under `config.data_dir`.
     ///
@@ -43,7 +65,7 @@ impl TestBroker {
         let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
         let components = Components {
             metadata: Arc::new(metadata.clone()),
-            cluster: "test".to_owned(),
+            keys: Keys::for_cluster(CLUSTER),
             objects,
             disk: Arc::new(RealDisk),
         };
@@ -56,6 +78,16 @@ impl TestBroker {
     #[must_use]
     pub fn handle(&self) -> &Broker {
         &self.running.broker
+    }
+
+    /// Up to where the metadata store knows its WAL to be durable (rule B1a).
+    ///
+    /// # Panics
+    /// If it never registered.
+    pub async fn noted_position(&self) -> Lsn {
+        let store = Store::new(Arc::new(self.metadata.clone()), Keys::for_cluster(CLUSTER));
+        let disk = store.read_disk(self.handle().id()).await.expect("the metadata can be read");
+        disk.expect("the broker has registered").value.durable_lsn
     }
 
     /// Address of its gRPC door.

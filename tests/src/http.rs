@@ -1,36 +1,45 @@
-//! A GET, as a probe or a scraper makes it.
+//! Reads from a broker's HTTP door with the least there is: one request on a connection of its own.
 
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What came back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The status code.
-    pub status: u16,
-    /// The head, in lower case.
-    pub head: String,
-    /// The body.
-    pub body: String,
-}
-
-/// Gets `path` from `address`.
+/// Status code and body of a GET.
 ///
 /// # Errors
-/// Nobody listens there, or what answers does not speak HTTP.
-pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
+/// The connection failed, or what came back is not HTTP.
+pub async fn get(address: &str, path: &str) -> io::Result<(u16, String)> {
+    let (status, _head, body) = answer(address, path).await?;
+    Ok((status, body))
+}
+
+/// Status code, head and body of a GET.
+///
+/// # Errors
+/// As `get`.
+pub async fn answer(address: &str, path: &str) -> io::Result<(u16, String, String)> {
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| io::Error::other(format!("no head in `{text}`")))?;
-    let head = head.to_ascii_lowercase();
-    if head.contains("transfer-encoding: chunked") {
-        return Err(io::Error::other("this reads no chunks"));
-    }
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.ok_or_else(|| io::Error::other(format!("no status in `{head}`")))?;
-    Ok(Answer { status, head, body: body.to_owned() })
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+    Ok((status, head.to_owned(), body.to_owned()))
+}
+
+/// The value of a metric: of one series if its labels are part of `name`, or else the sum over all of its series.
+///
+/// # Panics
+/// If the door does not answer or knows no such metric.
+pub async fn metric(address: &str, name: &str) -> f64 {
+    let (status, text) = get(address, "/metrics").await.expect("the HTTP door answers");
+    assert_eq!(status, 200, "{text}");
+    let value = |line: &str| -> Option<f64> {
+        let rest = line.strip_prefix(name)?;
+        let value = if rest.starts_with('{') { rest.rsplit_once("} ")?.1 } else { rest.strip_prefix(' ')? };
+        value.parse().ok()
+    };
+    let series: Vec<f64> = text.lines().filter_map(value).collect();
+    assert!(!series.is_empty(), "no metric {name} in\n{text}");
+    series.iter().sum()
 }

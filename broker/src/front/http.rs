@@ -1,5 +1,7 @@
 //! The HTTP door: `/livez`, `/readyz`, `/metrics`. It is up before recovery and until the end, and answers at once (case O5).
 
+use super::connections::{Connection, accept};
+use crate::budget::Connections;
 use crate::metrics::Metrics;
 use crate::session::SessionHandle;
 use axum::Router;
@@ -7,10 +9,39 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+/// A connection is closed after this silence: longer than the usual interval of scrapes.
+const SILENCE_MAX: Duration = Duration::from_secs(75);
+
+/// What a client is told whom there is no place for.
+const REFUSAL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
+
+/// The listener, with places.
+struct Places {
+    listener: TcpListener,
+    places: Connections,
+}
+
+impl axum::serve::Listener for Places {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        let (stream, peer, place) = accept(&self.listener, &self.places, REFUSAL).await;
+        (Connection::new(stream, place, SILENCE_MAX), peer)
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
 
 /// Whether the broker serves, as its parts show it.
 #[derive(Clone)]
@@ -60,6 +91,7 @@ struct Health {
 /// Serves until `end`.
 pub(crate) async fn serve(
     listener: TcpListener,
+    places: Connections,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     end: CancellationToken,
@@ -72,7 +104,7 @@ pub(crate) async fn serve(
         .route("/metrics", get(self::metrics))
         .route("/", get(|| async { "Millpond. See /livez, /readyz, /metrics.\n" }))
         .with_state(Health { readiness, metrics });
-    axum::serve(listener, router).with_graceful_shutdown(async move { end.cancelled().await }).await
+    axum::serve(Places { listener, places }, router).with_graceful_shutdown(async move { end.cancelled().await }).await
 }
 
 async fn readyz(State(health): State<Health>) -> Response {

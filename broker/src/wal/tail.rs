@@ -3,6 +3,7 @@
 //! It changes when a record is handed in, before the record is durable: whoever must not see that asks only below what is.
 
 use super::{RecoveredPartition, TailEntry, WalRecord};
+use millpond_core::tiering::TailSummary;
 use millpond_log::batch::Batch;
 use millpond_log::frame::{Frame, FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
@@ -20,6 +21,20 @@ pub(super) struct Place {
     pub(super) position: u64,
 }
 
+/// What a frame says of its batch beside the batch itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) append_time: TimestampMs,
+    pub(super) latest: TimestampMs,
+}
+
+impl Times {
+    /// Those of a batch's frame.
+    pub(super) fn of(frame: &Frame) -> Times {
+        Times { append_time: frame.append_time, latest: frame.latest }
+    }
+}
+
 /// A batch in the tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -29,6 +44,8 @@ pub(super) struct Held {
     pub(super) seq: u64,
     /// Chained hash up to and with it.
     pub(super) prefix_hash: u64,
+    /// Bytes of all batches that the tail has held before it: the bytes of a stretch are a difference. Kept by the tail.
+    pub(super) bytes_before: u64,
     /// Where it is on disk; `None` until it is synced.
     pub(super) place: Option<Place>,
 }
@@ -40,6 +57,12 @@ pub(super) struct Freed {
     pub(super) file: u64,
     /// Bytes of its frame.
     pub(super) bytes: u64,
+}
+
+impl Held {
+    fn bytes_after(&self) -> u64 {
+        self.bytes_before + u64::from(self.entry.size)
+    }
 }
 
 /// A batch that a record on its way takes away: until that is durable, the log on disk still holds the batch.
@@ -89,9 +112,13 @@ impl Tail {
         state: PartitionState,
         start: (Offset, u64),
         epoch_seen: LeaderEpoch,
-        held: Vec<Held>,
+        mut held: Vec<Held>,
     ) -> Tail {
-        let needed_bytes = held.iter().map(|held| u64::from(held.entry.size)).sum();
+        let mut needed_bytes = 0;
+        for held in &mut held {
+            held.bytes_before = needed_bytes;
+            needed_bytes += u64::from(held.entry.size);
+        }
         Tail {
             epoch_seen,
             hw: state.hw,
@@ -127,8 +154,8 @@ impl Tail {
         let seq = self.next_seq.max(FIRST_SEQ);
         self.next_seq = seq + 2;
         match record {
-            WalRecord::Batch { batch, append_time, prefix_hash, partition } => {
-                self.push(*partition, batch, *append_time, *prefix_hash, seq);
+            WalRecord::Batch { batch, append_time, latest, prefix_hash, partition } => {
+                self.push(*partition, batch, Times { append_time: *append_time, latest: *latest }, *prefix_hash, seq);
             }
             WalRecord::EpochSeen { epoch, .. } => self.epoch_seen = self.epoch_seen.max(*epoch),
             WalRecord::Truncate { to, .. } => self.truncate(*to, seq, freed),
@@ -142,7 +169,7 @@ impl Tail {
         seq
     }
 
-    fn push(&mut self, partition: PartitionId, batch: &Batch, append_time: TimestampMs, prefix_hash: u64, seq: u64) {
+    fn push(&mut self, partition: PartitionId, batch: &Batch, times: Times, prefix_hash: u64, seq: u64) {
         if !self.begun {
             // A log that was never reset begins where its first batch says.
             (self.start, self.end, self.needed) = (batch.base_offset(), batch.base_offset(), batch.base_offset());
@@ -154,11 +181,12 @@ impl Tail {
             batch.base_offset(),
             self.end
         );
-        let entry = entry_of(batch, append_time);
+        let entry = entry_of(batch, times);
         self.end = entry.end;
         self.needed_bytes += u64::from(entry.size);
         self.epoch_seen = self.epoch_seen.max(entry.leader_epoch);
-        self.held.push_back(Held { entry, seq, prefix_hash, place: None });
+        let bytes_before = self.held.back().map_or(0, Held::bytes_after);
+        self.held.push_back(Held { entry, seq, prefix_hash, bytes_before, place: None });
         self.recent.push_back(batch.clone());
     }
 
@@ -370,6 +398,23 @@ impl Tail {
         self.end
     }
 
+    /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least. Costs a search, however many
+    /// they are. `None` if there is none, or `from` is not where one begins.
+    pub(super) fn summary(&self, from: Offset, to: Offset, bytes_max: u64) -> Option<TailSummary> {
+        let first = self.held.partition_point(|held| held.entry.base < from);
+        let below = self.held.partition_point(|held| held.entry.end <= to);
+        let oldest = self.held.get(first).filter(|oldest| first < below && oldest.entry.base == from)?;
+        let fits = |held: &Held| held.bytes_after() - oldest.bytes_before <= bytes_max;
+        let full = self.held.partition_point(|held| held.entry.base <= from || fits(held));
+        let last = self.held.get(below.min(full) - 1)?;
+        Some(TailSummary {
+            end: last.entry.end,
+            bytes: last.bytes_after() - oldest.bytes_before,
+            oldest: oldest.entry.append_time,
+            more: full < below,
+        })
+    }
+
     /// Bytes of batches that are needed.
     pub(super) fn needed_bytes(&self) -> u64 {
         self.needed_bytes
@@ -392,6 +437,7 @@ impl Tail {
             epoch_seen: self.epoch_seen,
             start: self.start,
             end: self.end,
+            known_end: self.end,
             hw: self.hw.min(self.end),
             prefix_hash: self.held.back().map_or(self.start_hash, |held| held.prefix_hash),
         }
@@ -414,15 +460,15 @@ pub(super) struct StateRecord {
 }
 
 /// The index entry of a batch.
-pub(super) fn entry_of(batch: &Batch, append_time: TimestampMs) -> TailEntry {
+pub(super) fn entry_of(batch: &Batch, times: Times) -> TailEntry {
     TailEntry {
         base: batch.base_offset(),
         end: batch.end_offset(),
         record_count: batch.record_count(),
         size: u32::try_from(batch.size()).expect("a batch is smaller than 4 GiB"),
         leader_epoch: batch.leader_epoch(),
-        append_time,
-        max_timestamp: batch.max_timestamp(),
+        append_time: times.append_time,
+        latest: times.latest,
         producer: batch.producer(),
     }
 }
@@ -435,11 +481,12 @@ pub(super) fn frame_bytes(entry: &TailEntry) -> u64 {
 /// The fields that a frame's head has of a record.
 pub(super) fn head_of(record: &WalRecord, frame: &mut Frame) {
     let kind = match record {
-        WalRecord::Batch { partition, batch, append_time, prefix_hash } => {
+        WalRecord::Batch { partition, batch, append_time, latest, prefix_hash } => {
             frame.partition = *partition;
             frame.leader_epoch = batch.leader_epoch();
             frame.base_offset = batch.base_offset();
             frame.append_time = *append_time;
+            frame.latest = *latest;
             frame.prefix_hash = *prefix_hash;
             FrameKind::Batch
         }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::launch::Launch;
-use crate::settings::{Door, MetadataUrl, Resolved, Settings};
+use crate::settings::{Door, Resolved, Settings};
 use crate::telemetry::{Telemetry, TelemetrySettings};
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Arguments of `broker`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: millpond broker --data-dir /var/lib/millpond --metadata embedded:/var/lib/millpond-metadata \
+    after_help = "Example: millpond broker --data-dir /var/lib/millpond --metadata etcd://10.0.0.1:2379,10.0.0.2:2379 \
     --object-store s3://bucket/prefix\n\nA file has the flags' names as keys, such as `object-store = \"s3://bucket/prefix\"`. \
     A flag wins over a variable, and that over the file."
 )]
@@ -26,26 +26,29 @@ pub(crate) struct Args {
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let file = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
-    let resolved = args.settings.or(file.0).resolve()?;
-    let instance = format!("{}/{}", resolved.cluster, id(&resolved));
-    let telemetry = args.telemetry.or(file.1).begin("info", instance)?;
+    let (file, telemetry_file) = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
+    let resolved = args.settings.or(file).resolve()?;
+    let telemetry = args.telemetry.or(telemetry_file).begin("info", instance(&resolved))?;
     let outcome = launch(resolved, &telemetry).run().await;
     telemetry.end().await;
     outcome
 }
 
-/// One broker has the first id; more come with replication.
-fn id(resolved: &Resolved) -> BrokerId {
-    BrokerId(resolved.id.unwrap_or(0))
+/// Who this broker is to a collector. An id that is allocated is not known before the metadata store is open; then the folder tells
+/// brokers of one machine apart.
+fn instance(resolved: &Resolved) -> String {
+    match resolved.id {
+        Some(id) => format!("{}/{id}", resolved.cluster),
+        None => format!("{}{}", resolved.cluster, resolved.data_dir.display()),
+    }
 }
 
 fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
     let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
-    let defaults = Config::local(resolved.data_dir.clone());
+    let defaults = Config::local(resolved.data_dir);
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
-        id: id(&resolved),
+        id: resolved.id.map_or(defaults.id, BrokerId),
         rack: resolved.rack,
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
@@ -58,7 +61,14 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         auto_create_topics: false,
         ..defaults
     };
-    let MetadataUrl::Embedded(metadata) = resolved.metadata;
     let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];
-    Launch { config, cluster: resolved.cluster, metadata, objects: resolved.object_store, flags }
+    let auto_id = resolved.id.is_none();
+    Launch {
+        config,
+        auto_id,
+        cluster: resolved.cluster,
+        metadata: resolved.metadata,
+        objects: resolved.object_store,
+        flags,
+    }
 }

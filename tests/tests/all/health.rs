@@ -3,16 +3,15 @@
 use millpond_proto::v1;
 use millpond_proto::v1::log_client::LogClient;
 use millpond_sdk::{Admin, Client, NewTopic, Producer, ProducerConfig, ProducerRecord};
-use millpond_tests::http::{Answer, get};
-use millpond_tests::process::{Dev, DevOptions, StartingDev};
+use millpond_tests::http::get;
+use millpond_tests::process::{Dev, DevOptions, Server};
 use std::time::Duration;
 
 /// How long a state may take to show.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn status(address: &str, path: &str) -> (u16, String) {
-    let Answer { status, body, .. } = get(address, path).await.expect("the door is open");
-    (status, body)
+    get(address, path).await.expect("the door is open")
 }
 
 /// Asks until `path` is answered as expected: that is how whoever watches a broker learns of it.
@@ -22,7 +21,7 @@ async fn becomes(address: &str, path: &str, expected: (u16, &str)) {
         loop {
             again.tick().await;
             match get(address, path).await {
-                Ok(answer) if (answer.status, answer.body.as_str()) == expected => return,
+                Ok((status, body)) if (status, body.as_str()) == expected => return,
                 // Nobody listens yet, or it is not so yet.
                 _ => {}
             }
@@ -54,7 +53,7 @@ async fn a_broker_that_recovers_is_alive_and_not_ready() {
     let (objects, away) = (folder.path().join("objects"), folder.path().join("away"));
     std::fs::rename(&objects, &away).expect("nobody holds it");
     std::fs::remove_dir_all(folder.path().join("broker-0/cache")).expect("there is a cache");
-    let starting = StartingDev::start(&options);
+    let mut starting = Server::spawn(&mut options.command());
     becomes(&http, "/livez", (200, "ok\n")).await;
     assert_eq!(status(&http, "/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(status(&http, "/readyz").await, (503, "recovering\n".to_owned()));
@@ -64,9 +63,9 @@ async fn a_broker_that_recovers_is_alive_and_not_ready() {
         let entry = entry.expect("it can be read");
         std::fs::rename(entry.path(), objects.join(entry.file_name())).expect("it is not in the way");
     }
-    let dev = starting.ready();
-    assert_eq!(status(&dev.http, "/readyz").await, (200, "ready\n".to_owned()));
-    assert!(status(&dev.http, "/metrics").await.1.contains("\nmillpond_broker_ready 1\n"));
+    starting.wait_until_ready();
+    assert_eq!(status(&http, "/readyz").await, (200, "ready\n".to_owned()));
+    assert!(status(&http, "/metrics").await.1.contains("\nmillpond_broker_ready 1\n"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,13 +87,14 @@ async fn a_broker_that_ends_is_alive_and_not_ready_until_its_requests_are_answer
     assert!(!waiting.is_finished(), "the broker ends only after the request");
     let answer = waiting.await.expect("it did not panic").expect("it is answered, though the broker ends");
     assert_eq!(answer.into_inner().high_watermark, 0);
-    tokio::task::spawn_blocking(move || dev.ended()).await.expect("it ends well");
+    let ended = tokio::task::spawn_blocking(move || dev.ended()).await.expect("it did not panic");
+    assert!(ended.success(), "{ended}");
 }
 
 async fn becomes_counted(http: &str, line: &str) {
     let counted = async {
         let mut again = tokio::time::interval(Duration::from_millis(20));
-        while !get(http, "/metrics").await.expect("the door is open").body.lines().any(|found| found == line) {
+        while !get(http, "/metrics").await.expect("the door is open").1.lines().any(|found| found == line) {
             again.tick().await;
         }
     };

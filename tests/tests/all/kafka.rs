@@ -2,7 +2,9 @@
 //! Names of cases (P8, A3, F10, V01) are those of the catalogue that the tests grew from.
 
 mod clients;
-mod produce;
+mod epochs;
+mod lost;
+pub(crate) mod produce;
 mod read;
 mod topics;
-mod wire;
+pub(crate) mod wire;

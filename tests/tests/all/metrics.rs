@@ -35,10 +35,10 @@ async fn use_it(grpc: &str) {
 }
 
 async fn scrape(address: &str) -> String {
-    let answer = http::get(address, "/metrics").await.expect("the door is open");
-    assert_eq!(answer.status, 200);
-    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
-    answer.body
+    let (status, head, body) = http::answer(address, "/metrics").await.expect("the door is open");
+    assert_eq!(status, 200);
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    body
 }
 
 /// The value of the sample that begins with `name`, labels included.

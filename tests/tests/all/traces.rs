@@ -215,8 +215,7 @@ async fn a_fetch_tells_where_it_read() {
 
     Admin::new(&client).flush_topic(TOPIC).await.expect("it is uploaded");
     // A broker that lost its disk reads what is in the bucket all the same (rule F4).
-    dev.ask_to_end();
-    tokio::task::spawn_blocking(move || dev.ended()).await.expect("it ends well");
+    tokio::task::spawn_blocking(move || dev.stop()).await.expect("it ends well");
     std::fs::remove_dir_all(folder.path().join("broker-0")).expect("nobody holds it");
     let dev = Dev::start(&options(&folder, &collector));
     let mut log = LogClient::connect(format!("http://{}", dev.grpc)).await.expect("the broker is up");
