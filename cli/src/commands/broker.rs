@@ -28,7 +28,7 @@ pub(crate) struct Args {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let (file, telemetry_file) = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
     let resolved = args.settings.or(file).resolve()?;
-    let telemetry = args.telemetry.or(telemetry_file).begin("info", instance(&resolved))?;
+    let telemetry = args.telemetry.or(telemetry_file).begin("warn,millpond=info", instance(&resolved))?;
     let outcome = launch(resolved, &telemetry).run().await;
     telemetry.end().await;
     outcome
