@@ -13,6 +13,7 @@ use object_store::{
 };
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// An object store that counts.
 #[derive(Debug)]
@@ -50,10 +51,24 @@ async fn counted<T>(
     operation: &'static str,
     request: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let begun = clock::monotonic();
+    let mut sent = Sent { meters, operation, begun: clock::monotonic(), outcome: "given_up" };
     let result = request.await;
-    meters.answered(operation, outcome(&result), Some(clock::monotonic() - begun));
+    sent.outcome = outcome(&result);
     result
+}
+
+/// A request that was sent, counted when it is over: also when whoever made it gave it up, since the store has it all the same.
+struct Sent<'a> {
+    meters: &'a ObjectMeters,
+    operation: &'static str,
+    begun: Instant,
+    outcome: &'static str,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.meters.answered(self.operation, self.outcome, Some(clock::monotonic() - self.begun));
+    }
 }
 
 #[async_trait]
@@ -175,5 +190,44 @@ impl MultipartUpload for CountedParts {
 
     async fn abort(&mut self) -> Result<()> {
         counted(&self.meters, "abort_parts", self.inner.abort()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    fn count(metrics: &Metrics, labels: &str) -> Option<u64> {
+        let text = metrics.text().expect("it can be encoded");
+        let name = format!("millpond_object_requests_total{{{labels}}} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
+    }
+
+    #[tokio::test]
+    async fn every_request_is_counted_by_what_came_of_it() {
+        let metrics = Metrics::new(|builder| builder);
+        let store = Counted::new(Arc::new(InMemory::new()), metrics.objects.clone());
+        store.put(&"a".into(), "four".into()).await.expect("memory takes it");
+        let found = store.get(&"a".into()).await.expect("it is there").bytes().await.expect("it can be read");
+        assert_eq!(found, "four");
+        store.head(&"a".into()).await.expect("it is there");
+        assert!(store.get(&"b".into()).await.is_err());
+        assert_eq!(store.list(None).count().await, 1);
+        store.delete(&"a".into()).await.expect("it is there");
+        for (operation, outcome) in
+            [("put", "ok"), ("get", "ok"), ("head", "ok"), ("get", "not_found"), ("list", "ok"), ("delete", "ok")]
+        {
+            let labels = format!("operation=\"{operation}\",outcome=\"{outcome}\"");
+            assert_eq!(count(&metrics, &labels), Some(1), "{labels}");
+        }
+        // What nobody waits for any more was sent all the same.
+        drop(counted(&metrics.objects, "get", std::future::pending::<Result<()>>()).now_or_never());
+        assert_eq!(count(&metrics, "operation=\"get\",outcome=\"given_up\""), Some(1));
+        let text = metrics.text().expect("it can be encoded");
+        assert!(text.contains("millpond_object_bytes_total{direction=\"read\"} 4\n"), "{text}");
+        assert!(text.contains("millpond_object_bytes_total{direction=\"written\"} 4\n"), "{text}");
     }
 }

@@ -27,7 +27,7 @@ pub async fn answer(address: &str, path: &str) -> io::Result<(u16, String, Strin
     Ok((status, head.to_owned(), body.to_owned()))
 }
 
-/// The value of a metric: of one series if its labels are part of `name`, or else the sum over all of its series.
+/// The value of a metric: the sum over its series, or over those whose first labels are part of `name`.
 ///
 /// # Panics
 /// If the door does not answer or knows no such metric.
@@ -36,7 +36,7 @@ pub async fn metric(address: &str, name: &str) -> f64 {
     assert_eq!(status, 200, "{text}");
     let value = |line: &str| -> Option<f64> {
         let rest = line.strip_prefix(name)?;
-        let value = if rest.starts_with('{') { rest.rsplit_once("} ")?.1 } else { rest.strip_prefix(' ')? };
+        let value = if rest.starts_with(['{', ',']) { rest.rsplit_once("} ")?.1 } else { rest.strip_prefix(' ')? };
         value.parse().ok()
     };
     let series: Vec<f64> = text.lines().filter_map(value).collect();
