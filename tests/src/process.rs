@@ -25,13 +25,15 @@ pub struct DevOptions {
     pub ports: [u16; 3],
     /// More arguments.
     pub arguments: Vec<String>,
+    /// Variables of its environment.
+    pub environment: Vec<(String, String)>,
 }
 
 impl DevOptions {
     /// On free ports, with the defaults.
     #[must_use]
     pub fn new(dir: &Path) -> DevOptions {
-        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new() }
+        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new(), environment: Vec::new() }
     }
 }
 
@@ -47,6 +49,7 @@ impl Dev {
             .args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"])
             .arg(&options.dir)
             .args(&options.arguments)
+            .envs(options.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::logging::LogArgs;
 use crate::settings::{Door, MetadataUrl, Resolved, Settings};
+use crate::store::Missing;
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
 use std::path::PathBuf;
@@ -51,5 +52,6 @@ fn launch(resolved: Resolved) -> Launch {
     };
     let MetadataUrl::Embedded(metadata) = resolved.metadata;
     let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];
-    Launch { config, cluster: resolved.cluster, metadata, objects: resolved.object_store, flags }
+    let (objects, bucket) = (resolved.object_store, Missing::Refuse);
+    Launch { config, cluster: resolved.cluster, metadata, objects, bucket, flags }
 }
