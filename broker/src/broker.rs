@@ -3,12 +3,15 @@
 //! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
 use crate::api::*;
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
+use crate::loss;
 use crate::metrics::{Metrics, Readings};
 use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
+use crate::refusals::stale;
 use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
@@ -44,6 +47,10 @@ pub(crate) struct Inner {
     pub(crate) producer_ids: ProducerIds,
     /// Bytes of batches between admission and the WAL's sync.
     pub(crate) produce_memory: Arc<Semaphore>,
+    /// What the doors may hold.
+    pub(crate) budget: Budget,
+    /// Who is connected.
+    pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
@@ -97,6 +104,12 @@ impl Broker {
         let ProduceRequest { topic, partition, records, acks, timeout } = request;
         let deadline = clock::monotonic() + timeout;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
+            return Err(refusal);
+        }
+        if acks != Acks::All && !self.inner.session.is_fresh() {
+            return Err(stale(ErrorCode::NotLeaderOrFollower));
+        }
         let started = clock::monotonic();
         let Admitted { batch, latest } = admit(&topic, records).inspect_err(|error| {
             self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));
@@ -190,6 +203,9 @@ impl Broker {
             cache_disk_hits: cache.disk_hits,
             cache_misses: cache.misses,
             cache_corrupt_entries: cache.corrupt_pages,
+            request_memory_held: self.inner.budget.requests_held() as u64,
+            answer_memory_held: self.inner.budget.answers.held() as u64,
+            connections: self.inner.connections.count() as u64,
         })
     }
 }

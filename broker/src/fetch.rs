@@ -4,9 +4,11 @@
 
 use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation};
 use crate::broker::Broker;
+use crate::budget::Held;
 use crate::clock;
+use crate::loss;
 use crate::partitions::view::{PartitionView, ViewReceiver};
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
@@ -26,6 +28,14 @@ struct Budget {
     may_overshoot: bool,
 }
 
+/// One partition of a request.
+struct Watched {
+    id: PartitionId,
+    view: ViewReceiver,
+    /// The refusal of what is not in object storage, if nobody may lead the partition.
+    lost: Option<ApiError>,
+}
+
 struct Read {
     batches: Vec<Batch>,
     /// More would have been there: waiting cannot make this partition fuller (case F5).
@@ -36,25 +46,35 @@ impl Broker {
     /// Reads, waiting as the request says. The answer has one entry per partition asked for, in order.
     ///
     /// Answers by `wait_max` whether the object store does or not (case F4): what could not be read by then comes back empty.
+    ///
+    /// Cancel safe: dropped at any point it has read, and changed nothing. What the cache began to fetch goes on for the next.
     pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
+        self.fetch_held(request).await.0
+    }
+
+    /// As `fetch`, with the memory that the answer's batches take: to be held until they are sent.
+    pub(crate) async fn fetch_held(&self, request: FetchRequest) -> (Vec<FetchedPartition>, Held) {
         let deadline = clock::monotonic() + request.wait_max;
-        let mut watched: Vec<Result<(PartitionId, ViewReceiver), ApiError>> = request
-            .partitions
-            .iter()
-            .map(|wanted| {
-                self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone()))
-            })
-            .collect();
+        let mut watched: Vec<Result<Watched, ApiError>> =
+            request.partitions.iter().map(|wanted| self.watched(wanted)).collect();
         loop {
-            let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
+            let (answer, complete, held) = self.read_within_budget(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
                 self.count_fetched(&answer);
-                return answer;
+                return (answer, held);
             }
-            let changes = watched.iter_mut().flatten().map(|(_, view)| Box::pin(view.changed()));
+            // Nobody holds memory while it waits for records.
+            drop((answer, held));
+            let changes = watched.iter_mut().flatten().map(|watched| Box::pin(watched.view.changed()));
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
         }
+    }
+
+    fn watched(&self, wanted: &FetchPartition) -> Result<Watched, ApiError> {
+        let (topic, handle) = self.inner().catalog.partition(&wanted.topic, wanted.partition)?;
+        let lost = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower);
+        Ok(Watched { id: handle.id, view: handle.view, lost })
     }
 
     fn count_fetched(&self, answer: &[FetchedPartition]) {
@@ -63,10 +83,34 @@ impl Broker {
         metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
     }
 
+    /// Reads what fits the memory for answers now, waiting for it when there is none. A first batch that is larger than what was
+    /// free is read again once there is room: readers that kept theirs while they wait for more would wait for each other.
+    async fn read_within_budget(
+        &self,
+        request: &FetchRequest,
+        watched: &mut [Result<Watched, ApiError>],
+        deadline: Instant,
+    ) -> (Vec<FetchedPartition>, bool, Held) {
+        let answers = &self.inner().budget.answers;
+        let most = request.partitions.iter().fold(0, |sum: usize, wanted| sum.saturating_add(wanted.bytes_max));
+        let mut held = answers.take_for_read(request.bytes_max.min(most)).await;
+        loop {
+            let (answer, complete) = self.read_all(request, held.bytes(), watched, deadline).await;
+            let size = answer.iter().flat_map(|part| &part.batches).map(Batch::size).sum::<usize>();
+            if size <= held.bytes() || held.bytes() == answers.bytes() {
+                held.shrink(size);
+                return (answer, complete, held);
+            }
+            drop((answer, held));
+            held = answers.take(size).await;
+        }
+    }
+
     async fn read_all(
         &self,
         request: &FetchRequest,
-        watched: &mut [Result<(PartitionId, ViewReceiver), ApiError>],
+        bytes_max: usize,
+        watched: &mut [Result<Watched, ApiError>],
         deadline: Instant,
     ) -> (Vec<FetchedPartition>, bool) {
         let mut total = 0;
@@ -75,12 +119,12 @@ impl Broker {
         for (wanted, source) in request.partitions.iter().zip(watched) {
             let fetched = match source {
                 Err(error) => failed(None, error.clone()),
-                Ok((id, view)) => {
+                Ok(watched) => {
                     let budget = Budget {
-                        bytes: wanted.bytes_max.min(request.bytes_max.saturating_sub(total)),
+                        bytes: wanted.bytes_max.min(bytes_max.saturating_sub(total)),
                         may_overshoot: total == 0,
                     };
-                    let (fetched, filled) = self.read_one(request, wanted, *id, view, budget, deadline).await;
+                    let (fetched, filled) = self.read_one(request, wanted, watched, budget, deadline).await;
                     complete |= filled;
                     fetched
                 }
@@ -89,22 +133,25 @@ impl Broker {
             total += fetched.batches.iter().map(Batch::size).sum::<usize>();
             answer.push(fetched);
         }
-        (answer, complete || total >= request.bytes_min)
+        (answer, complete || total >= request.bytes_min.min(bytes_max.max(1)))
     }
 
     async fn read_one(
         &self,
         request: &FetchRequest,
         wanted: &FetchPartition,
-        id: PartitionId,
-        receiver: &mut ViewReceiver,
+        watched: &mut Watched,
         budget: Budget,
         deadline: Instant,
     ) -> (FetchedPartition, bool) {
         for _ in 0..LOOKS_MAX {
-            let view = receiver.borrow_and_update().clone();
+            let view = watched.view.borrow_and_update().clone();
+            // Of a partition that nobody may lead only what is in object storage is served (rule F4).
+            if let Some(refusal) = watched.lost.clone().filter(|_| wanted.offset >= view.visible.tiered_end) {
+                return (failed(Some(&view), refusal), true);
+            }
             let checked = check_epoch(&view, wanted.current_leader_epoch)
-                .and_then(|()| check_range(&view, wanted.offset))
+                .and_then(|()| check_range(&view, wanted.offset, self.session_handle().is_fresh()))
                 .and_then(|()| check_history(&view, wanted));
             match checked {
                 Ok(None) => {}
@@ -121,13 +168,13 @@ impl Broker {
             if wanted.offset >= end {
                 return (answered(&view, request.isolation, Vec::new()), false);
             }
-            match self.read_batches(&view, id, wanted.offset..end, budget, request.scan, deadline).await {
+            match self.read_batches(&view, watched.id, wanted.offset..end, budget, request.scan, deadline).await {
                 Ok(Some(read)) => return (answered(&view, request.isolation, read.batches), read.filled),
                 Ok(None) => {}
                 Err(error) => return (failed(Some(&view), error), true),
             }
         }
-        let view = receiver.borrow().clone();
+        let view = watched.view.borrow().clone();
         let moving =
             ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry");
         (failed(Some(&view), moving), true)
@@ -221,8 +268,8 @@ fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option
     Ok(diverges.then_some(EpochEnd { epoch, end }))
 }
 
-/// Rules R11 and F3: out of range is only said by a leader whose end is proven.
-fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
+/// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.
+fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), ApiError> {
     let visible = &view.visible;
     if offset >= visible.log_start && offset <= visible.end {
         return Ok(());
@@ -232,6 +279,9 @@ fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
     }
     if !visible.end_proven {
         return Err(end_not_proven());
+    }
+    if !fresh {
+        return Err(stale(ErrorCode::OffsetNotAvailable));
     }
     Err(ApiError::new(
         ErrorCode::OffsetOutOfRange,

@@ -5,9 +5,12 @@
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
 use crate::fetch::check_epoch;
+use crate::loss;
 use crate::partitions::view::PartitionView;
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
+use crate::server::decode_root;
 use crate::tiered::{TieredError, larger};
+use crate::topics::unavailable;
 use crate::wal::{TailEntry, TailReadError};
 use millpond_core::replica::Visible;
 use millpond_log::batch::BatchError;
@@ -21,7 +24,7 @@ impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
     ///
     /// # Errors
-    /// Of the partition (unknown, led elsewhere, in another epoch than `known`: rule F2), `OFFSET_NOT_AVAILABLE` (rule R11),
+    /// Of the partition (unknown, led elsewhere, in another epoch than `known`: rule F2), `OFFSET_NOT_AVAILABLE` (rules R11, B5),
     /// or of storage.
     pub async fn list_offsets(
         &self,
@@ -31,7 +34,10 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
-        let handle = self.partition(topic, partition)?;
+        let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower) {
+            return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };
+        }
         for _ in 0..LOOKS_MAX {
             let view = handle.view.borrow().clone();
             check_epoch(&view, known)?;
@@ -40,6 +46,9 @@ impl Broker {
             }
             if !view.visible.end_proven {
                 return Err(end_not_proven());
+            }
+            if !self.session_handle().is_fresh() {
+                return Err(stale(ErrorCode::OffsetNotAvailable));
             }
             match self.look_up(handle.id, &view, spec, isolation).await {
                 Ok(found) => return Ok(found),
@@ -83,6 +92,13 @@ impl Broker {
             OffsetSpec::AtOrAfter(time) => self.first_at_or_after(id, view, end, time).await.map(timed),
             OffsetSpec::MaxTimestamp => self.first_of_largest(id, view, end).await.map(timed),
         }
+    }
+
+    /// Where a log begins that nobody leads: by a linearizable read (rule F3).
+    async fn earliest_of_lost(&self, id: PartitionId) -> Result<Option<FoundOffset>, ApiError> {
+        let root = self.inner().store.tier_root(id).await.map_err(|error| unavailable(&error))?;
+        let root = decode_root(id, root.as_ref()).map_err(|error| storage_error(&error))?;
+        Ok(Some(FoundOffset { offset: root.value.log_start, timestamp: None, leader_epoch: None }))
     }
 
     fn first_local(&self, id: PartitionId, visible: &Visible) -> Offset {

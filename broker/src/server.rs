@@ -2,10 +2,13 @@
 
 use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
+use crate::loss::{self, DiskStory};
+use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
@@ -21,10 +24,11 @@ use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
 use bytes::Bytes;
 use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
+use millpond_core::loss::{Standing, standing};
 use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::{ManifestError, ManifestRoot};
-use millpond_log::{ErrorCode, PartitionId, WalGen};
+use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{Store, StoreError, Versioned};
@@ -47,8 +51,8 @@ const DRAIN: Duration = Duration::from_secs(12);
 pub struct Components {
     /// The metadata store.
     pub metadata: Arc<dyn Kv>,
-    /// Name of the cluster: the prefix of its keys.
-    pub cluster: String,
+    /// Spells the cluster's keys in it.
+    pub keys: Keys,
     /// The bucket, at the cluster's prefix.
     pub objects: Arc<dyn ObjectStore>,
     /// The local disk.
@@ -89,6 +93,9 @@ pub enum StartError {
     /// The metadata store cannot be used.
     #[error(transparent)]
     Metadata(#[from] StoreError),
+    /// The metadata store is not what it was (rule K7).
+    #[error(transparent)]
+    Restored(#[from] MarkError),
     /// The broker may not act under its id.
     #[error("{0}")]
     Office(String),
@@ -138,15 +145,20 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let mut tasks = JoinSet::new();
     let ready: http::Ready = Arc::new(OnceLock::new());
     // Health answers while the WAL is still being recovered (case O5).
-    let served = http::serve(http, Arc::clone(&ready), shutdown.clone());
+    let metrics = Arc::new(Metrics::new());
+    let connections = Doors::new(config.connections_max as usize, &metrics.connections_refused);
+    let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
     tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
-    let store = Store::new(Arc::clone(&components.metadata), Keys::for_cluster(&components.cluster));
+    let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
+    // Rule K7, before a restored store is founded anew.
+    let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
+    mark.check(store.kv().position().await.map_err(StoreError::from)?).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
     let session = SessionHandle::default();
-    let registrar = Registrar {
+    let mut registrar = Registrar {
         store: store.clone(),
         wal: wal.clone(),
         broker: config.id,
@@ -158,11 +170,14 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
             rack: config.rack.clone(),
         },
         ttl: config.lease_ttl,
+        note_interval: config.disk_note_interval,
+        mark,
     };
-    let registered = registrar.register(recovered.identity.incarnation).await?;
+    let (registration, stale) = registrar.begin(recovered.identity.incarnation).await?;
+    let registered = registration.session;
+    let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
-    let metrics = Arc::new(Metrics::new());
     let mut shard_tasks = JoinSet::new();
     let shards = spawn_shards(&wal, &mut shard_tasks);
     let (tier, tier_inbox) = TierHandle::new();
@@ -179,6 +194,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         tiered: Arc::clone(&tiered),
         producer_ids: ProducerIds::default(),
         produce_memory: Arc::new(Semaphore::new(config.produce_memory_bytes as usize)),
+        budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
+        connections,
         topic_changes: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
@@ -203,8 +220,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     };
     let collector =
         Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
-    broker.open_all(&recovered).await?;
-    broker.take_office(registered).await?;
+    broker.open_all(&recovered, &story).await?;
+    broker.take_office(&registration).await?;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
     tasks.spawn(async move {
@@ -216,7 +233,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         collector.run(until).await;
         Ok(())
     });
-    let office = office::run(broker.clone(), registrar, registered, shutdown.clone());
+    let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
     let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
@@ -310,7 +327,7 @@ fn report_damage(recovered: &Recovered) {
     for damage in &recovered.damage {
         tracing::error!(
             ?damage,
-            "synced data in the WAL cannot be read back (rule B4); its partitions stay without this replica"
+            "synced data in the WAL cannot be read back; the disk is another replica from now on (rules W4, B4)"
         );
     }
 }
@@ -329,12 +346,13 @@ fn spawn_shards(wal: &Wal, tasks: &mut JoinSet<Result<(), String>>) -> Vec<Shard
 
 impl Broker {
     /// Opens every replica that the metadata store places here.
-    async fn open_all(&self, recovered: &Recovered) -> Result<(), StartError> {
+    async fn open_all(&self, recovered: &Recovered, story: &DiskStory) -> Result<(), StartError> {
         let image = self.inner().store.load().await?;
         let (_, roots) = self.inner().store.tier_roots(None).await?;
         let in_wal: BTreeMap<PartitionId, &RecoveredPartition> =
             recovered.partitions.iter().map(|held| (held.partition, held)).collect();
-        for topic in image.topics.into_values().map(|topic| topic.value) {
+        let disk_of = |broker| image.disks.get(&broker).map(|disk| disk.value.wal_gen);
+        for topic in image.topics.values().map(|topic| topic.value.clone()) {
             if topic.state != TopicState::Active {
                 continue;
             }
@@ -344,14 +362,22 @@ impl Broker {
             for index in 0..topic.partitions {
                 let id = PartitionId { topic: topic.id, index };
                 let root = decode_root(id, roots.get(&id))?;
-                let mut handle = self.open(&topic, &config, root, in_wal.get(&id).copied()).await?;
-                if let Some(record) = image.partitions.get(&id) {
-                    handle.placement = Placement::from(&record.value);
+                let record = image.partitions.get(&id).map(|record| &record.value);
+                let lost = record.filter(|record| standing(record, self.inner().rid, disk_of) == Standing::Lost);
+                let lost = lost.map(|record| record.epoch);
+                let held = in_wal.get(&id).copied();
+                let (mut handle, known_end) = self.open(&topic, &config, root, held, lost).await?;
+                if let Some(record) = record {
+                    handle.placement = Placement::from(record);
                     handle.placement.leader = None;
+                }
+                if lost.is_some() {
+                    handle.placement.isr.clear();
+                    handle.loss = Some(Arc::new(story.loss(&handle, held.is_some(), known_end)));
                 }
                 partitions.push(handle);
             }
-            self.inner().catalog.put(Topic { record: topic, config, partitions });
+            loss::report(&self.inner().catalog.put(Topic { record: topic, config, partitions }));
         }
         Ok(())
     }
@@ -371,26 +397,26 @@ impl Broker {
         let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?.value;
         let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
         let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
-        let mut handle = self.open(topic, config, root, None).await.map_err(|error| refused(&error))?;
+        let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
         handle.placement = Placement::from(&record);
         self.lead(&handle, &record);
         Ok(handle)
     }
 
+    /// `lost` is the epoch of a partition that nobody may lead any more. Also returns how far its log is known to have reached.
     async fn open(
         &self,
         topic: &TopicRecord,
         config: &TopicConfig,
         root: Versioned<ManifestRoot>,
         in_wal: Option<&RecoveredPartition>,
-    ) -> Result<PartitionHandle, StartError> {
+        lost: Option<LeaderEpoch>,
+    ) -> Result<(PartitionHandle, Offset), StartError> {
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
-            let tried =
-                recovery::assemble(inner.rid, &root.value, in_wal, &inner.wal, &inner.tiered, config.timestamp_type)
-                    .await;
-            match tried {
+            let sources = recovery::Sources { root: &root.value, in_wal, lost, wal: &inner.wal, tiered: &inner.tiered };
+            match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
                 Ok(found) => break found,
                 // The bucket may be away for a while; a broker that waits is not ready, and not dead (case S1).
                 Err(error @ RecoveryError::Tiered { .. }) => {
@@ -423,7 +449,8 @@ impl Broker {
             revision: root.revision,
             producers: found.producers_tiered,
         })));
-        Ok(PartitionHandle { id: partition, shard, view, placement: Placement::default() })
+        let handle = PartitionHandle { id: partition, shard, view, placement: Placement::default(), loss: None };
+        Ok((handle, found.known_end))
     }
 }
 
@@ -432,7 +459,7 @@ fn shard_of(partition: PartitionId, shards: usize) -> usize {
     (partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards
 }
 
-fn decode_root(
+pub(crate) fn decode_root(
     partition: PartitionId,
     stored: Option<&Versioned<Bytes>>,
 ) -> Result<Versioned<ManifestRoot>, StartError> {

@@ -3,6 +3,7 @@
 //! One writer thread does group commit; readers find batches through the tail index. It decides nothing about partitions.
 
 pub mod disk;
+mod file;
 mod files;
 mod group;
 mod index_file;
@@ -16,7 +17,7 @@ mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
 mod space;
-mod state_file;
+pub(crate) mod state_file;
 mod tail;
 mod tails;
 #[cfg(test)]
@@ -183,6 +184,8 @@ pub struct RecoveredPartition {
     pub start: Offset,
     /// Log end offset.
     pub end: Offset,
+    /// How far the log is known to have reached before it was damaged; `end` where nothing is lost, or nothing tells.
+    pub known_end: Offset,
     /// High watermark; never above what is held.
     pub hw: Offset,
     /// Chained hash at `end`.
@@ -277,6 +280,12 @@ pub enum WalError {
         /// Who wanted it.
         wanted: String,
     },
+    /// The identity of a directory with data in it cannot be read.
+    #[error("`{file}` does not say whose data it is; start the broker with the --id it had", file = file.display())]
+    Unlabelled {
+        /// The identity file.
+        file: PathBuf,
+    },
     /// Another version wrote it.
     #[error("`{file}` has format {format}, which this version cannot read; use the version that wrote it", file = file.display())]
     OtherFormat {
@@ -327,7 +336,11 @@ impl Wal {
     /// # Errors
     /// `Io`: the next start reports it again.
     pub fn settle_damage(&self, partition: PartitionId) -> Result<(), WalError> {
-        self.shared.remember(|damage| damage.retain(|bad| bad.partition.is_none_or(|(lost, _)| lost != partition)))
+        let of_others = |bad: &state_file::Bad| bad.partition.is_none_or(|(lost, _)| lost != partition);
+        if lock(&self.shared.damage).iter().all(of_others) {
+            return Ok(());
+        }
+        self.shared.remember(|damage| damage.retain(of_others))
     }
 
     /// Newest durable frame (rule B1a).

@@ -9,6 +9,7 @@ mod deliveries;
 mod demo;
 mod dev;
 mod man;
+mod partition;
 mod produce;
 mod status;
 mod topic;
@@ -24,9 +25,11 @@ pub(crate) enum Command {
     /// Run a broker for local work, with its data in one folder
     Dev(dev::Args),
     /// Run one broker of a fleet
-    Broker(broker::Args),
+    Broker(Box<broker::Args>),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
+    /// Repair single partitions
+    Partition(partition::Args),
     /// Write records, one for each line of input
     Produce(produce::Args),
     /// Read records and print them
@@ -46,8 +49,9 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
     match command {
         Command::Demo(args) => client(demo::run(args)),
         Command::Dev(args) => client(dev::run(args)),
-        Command::Broker(args) => client(broker::run(args)),
+        Command::Broker(args) => client(broker::run(*args)),
         Command::Topic(args) => client(topic::run(args)),
+        Command::Partition(args) => client(partition::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),

@@ -9,6 +9,7 @@ mod collection;
 mod deletion;
 mod election;
 mod image;
+mod loss;
 mod producer_ids;
 mod tier;
 mod topics;
@@ -27,6 +28,7 @@ pub use cluster::{FEATURE_LEVEL, KEY_SPACE_FORMAT};
 pub use collection::{Bumped, Dropped, GcEpoch};
 pub use election::Election;
 pub use image::Image;
+pub use loss::UncleanElection;
 pub use producer_ids::ProducerIdBlock;
 pub use tier::{TIER_DROPPED_MAX, TIER_ROOT_BYTES_MAX, TierCommit, TierOutcome, TierRoot};
 pub use topics::{CreateOutcome, NewTopic, Placement};
@@ -92,6 +94,9 @@ pub enum StoreError {
     /// The request breaks a limit or a rule; the same request will never be accepted.
     #[error("{0}")]
     Refused(String),
+    /// The store was restored from a backup, or is another one. Stop (rule K7).
+    #[error("the metadata store was restored from a backup, or is another one: {0}")]
+    Restored(String),
     /// A record was written by a newer version.
     #[error("`{key}` has format {found}, this version reads up to {known}: upgrade this broker")]
     NewerFormat {
@@ -117,6 +122,7 @@ impl From<KvError> for StoreError {
         match error {
             KvError::Refused(reason) => StoreError::Refused(reason),
             KvError::LeaseNotFound | KvError::Compacted(_) => StoreError::Refused(error.to_string()),
+            KvError::Restored(reason) => StoreError::Restored(reason),
             KvError::Unavailable(reason) | KvError::Unknown(reason) => StoreError::Unavailable(reason),
         }
     }

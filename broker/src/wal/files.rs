@@ -3,10 +3,11 @@
 //! Only here can the disk be full (rule W2); the thread then tries again until there is room.
 
 use super::disk::{Disk, is_full};
+use super::file::WalFile;
 use super::index_file::{self, Growing};
 use super::scan::{Cursor, Reader};
 use super::shared::Shared;
-use super::space::{Job, Space, WalFile};
+use super::space::{Job, Space};
 use millpond_log::WalGen;
 use millpond_log::frame::BLOCK_BYTES;
 use std::io;
@@ -98,6 +99,21 @@ impl Files {
         self.disk.rename(&temporary, &path)?;
         self.disk.sync_dir(&self.dir)?;
         Ok(WalFile { number, wal_gen: self.wal_gen, path, file, bytes: self.file_bytes })
+    }
+
+    /// Gives a file that is to be begun, and is shorter than the settings ask for, its full length.
+    pub(super) fn lengthen(&self, file: &WalFile) -> io::Result<WalFile> {
+        file.file.preallocate(self.file_bytes)?;
+        file.file.zero(file.bytes, self.file_bytes)?;
+        file.file.sync_data()?;
+        let WalFile { number, wal_gen, path, file, .. } = file;
+        Ok(WalFile {
+            number: *number,
+            wal_gen: *wal_gen,
+            path: path.clone(),
+            file: file.clone(),
+            bytes: self.file_bytes,
+        })
     }
 
     /// Zeroes a new file, so that later syncs have no metadata to write (rule W1). Stops when the writer waits for the file.

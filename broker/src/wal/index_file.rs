@@ -4,8 +4,8 @@
 
 use super::TailEntry;
 use super::disk::Disk;
+use super::file::WalFile;
 use super::scan::{Cursor, Detail, Found};
-use super::space::WalFile;
 use super::state_file;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::{FRAME_HEAD_BYTES, Frame, PartitionState, STATE_BYTES};

@@ -3,12 +3,13 @@
 //! Nothing is acknowledged, and no frame written, before all that was recovered is durable (rule W3a).
 
 use super::disk::{Disk, DiskLock, is_full};
+use super::file::WalFile;
 use super::files::{self, Files};
 use super::index_file::Growing;
 use super::queue::Queue;
 use super::recovery::{self, Log, Refused, Source};
 use super::shared::{DAMAGE_NAME, Listeners, Shared, lock};
-use super::space::{FILES_READY, Space, WalFile};
+use super::space::{FILES_READY, Space};
 use super::state_file::{self, Bad, CLUSTER_BYTES_MAX, Found, Label, LabelFile};
 use super::tail::{Freed, frame_bytes};
 use super::tails::Tails;
@@ -19,10 +20,14 @@ use millpond_log::{BrokerId, Incarnation, Lsn, Offset, WalGen};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+
+/// Names of the identity file and of the lock.
+const LABEL_NAME: &str = "identity";
+const LOCK_NAME: &str = "lock";
 
 /// Least files of a WAL: one being written, two of ballast, one that permits can count on.
 const FILES_MIN: u64 = 4;
@@ -44,12 +49,12 @@ impl Wal {
     ) -> Result<(Wal, Recovered), WalError> {
         check(&options, cluster)?;
         disk.create_dir(&options.dir)?;
-        let held = disk.lock(&options.dir.join("lock")).map_err(|error| match error.kind() {
+        let held = disk.lock(&options.dir.join(LOCK_NAME)).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => WalError::Locked { dir: options.dir.clone() },
             _ => error.into(),
         })?;
         let listed = list(disk.as_ref(), &options)?;
-        let label_path = options.dir.join("identity");
+        let label_path = options.dir.join(LABEL_NAME);
         let (label_file, found) = LabelFile::open(disk.as_ref(), &label_path)?;
         disk.sync_dir(&options.dir)?;
         let mut opening = Opening::new(found, &label_path, !listed.is_empty(), cluster, broker, fresh_wal_gen)?;
@@ -82,6 +87,29 @@ impl Wal {
     }
 }
 
+impl Wal {
+    /// Whose directory `dir` is, `None` if it is nobody's yet. Changes nothing and waits for nobody. Blocks.
+    ///
+    /// # Errors
+    /// `Unlabelled`: there is data in it, and no telling whose.
+    pub fn owner(dir: &Path, disk: &dyn Disk) -> Result<Option<WalIdentity>, WalError> {
+        let path = dir.join(LABEL_NAME);
+        match LabelFile::peek(disk, &path)? {
+            Found::Label(label) => Ok(Some(label.identity)),
+            Found::OtherFormat(format) => Err(WalError::OtherFormat { file: path, format }),
+            Found::Nothing if !holds_files(dir, disk)? => Ok(None),
+            Found::Nothing | Found::Unreadable => Err(WalError::Unlabelled { file: path }),
+        }
+    }
+}
+
+fn holds_files(dir: &Path, disk: &dyn Disk) -> io::Result<bool> {
+    match disk.list(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        listed => Ok(listed?.iter().any(|name| name != LABEL_NAME && name != LOCK_NAME)),
+    }
+}
+
 /// What is known about the directory while it is being opened.
 struct Opening {
     label: Label,
@@ -92,7 +120,7 @@ struct Opening {
 impl Opening {
     fn new(
         found: Found,
-        path: &std::path::Path,
+        path: &Path,
         has_files: bool,
         cluster: &str,
         broker: BrokerId,
@@ -113,7 +141,7 @@ impl Opening {
             }
             Found::Nothing if !has_files => Ok(Opening { label: new, fresh: true, bad: Vec::new() }),
             Found::Nothing | Found::Unreadable => {
-                let bad = vec![Bad { file: path.to_owned(), position: 0, partition: None }];
+                let bad = vec![Bad { file: path.to_owned(), position: 0, partition: None, known_end: Offset(0) }];
                 Ok(Opening { label: new, fresh: true, bad })
             }
         }
@@ -225,7 +253,11 @@ fn start(
         join(files);
         return Err(error);
     }
-    let recovered = Recovered { identity, fresh: opening.fresh, partitions, damage: damage(&lock(&shared.damage)) };
+    let recovered = {
+        let bad = lock(&shared.damage);
+        note_known_ends(&mut partitions, &bad);
+        Recovered { identity, fresh: opening.fresh, partitions, damage: damage(&bad) }
+    };
     let thread = spawn_writer(writer, files, held)?;
     let guard = Guard { shared: shared.clone(), writer: Mutex::new(Some(thread)) };
     Ok((Wal { shared, guard: Arc::new(guard) }, recovered))
@@ -243,6 +275,11 @@ fn prepare(files: &Files, options: &WalOptions, log: &mut Log) -> Result<(), Wal
         number += 1;
         log.in_use.push(Arc::new(files.create(number)?));
         log.position = 0;
+    }
+    if let Some(begun) = log.in_use.last_mut().filter(|last| log.position == 0 && last.bytes < options.file_bytes) {
+        // Cut short, or made under other settings: no file of the log is empty, so the writer could not leave it for one in
+        // which the next batch fits.
+        *begun = Arc::new(files.lengthen(begun)?);
     }
     let files_max = (options.bytes_max / options.file_bytes) as usize;
     while log.ready.len() < FILES_READY && log.in_use.len() + log.ready.len() < files_max {
@@ -272,6 +309,14 @@ fn mend(shared: &Shared, writer: &mut Writer, bad: &[Bad]) -> Result<(), WalErro
     lock(&shared.damage).extend(nameless);
     shared.relabel(|label| label.settled = writer.next_lsn)?;
     Ok(())
+}
+
+/// What the frames told of each damaged log before its good part was put on record alone.
+fn note_known_ends(partitions: &mut [RecoveredPartition], bad: &[Bad]) {
+    for held in partitions {
+        let of = bad.iter().filter(|bad| bad.partition.is_some_and(|(partition, _)| partition == held.partition));
+        held.known_end = of.map(|bad| bad.known_end).fold(held.end, Offset::max);
+    }
 }
 
 /// Damage by place.

@@ -4,10 +4,10 @@
 //! without saying so.
 
 use super::disk::Disk;
+use super::file::WalFile;
 use super::index_file::{self, FileIndex};
 use super::replay::{Frames, Hole};
 use super::scan::{Cursor, Found, Reader};
-use super::space::WalFile;
 use super::state_file::Bad;
 use super::tail::Tail;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_ALIGN, FileHead, FrameKind, align_up};
@@ -16,6 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Files synced at the same time: a disk takes many syncs together for little more than the price of one, and a large WAL has
+/// hundreds of files.
+const SYNCS_AT_ONCE: usize = 16;
 
 /// What a start finds before it knows whose the files are.
 pub(super) struct Source<'a> {
@@ -74,6 +78,8 @@ struct BadPlace {
     hole: Hole,
     /// The partition of the one frame lost, if its head could be read.
     partition: Option<PartitionId>,
+    /// The log of that partition reached at least to here: after the first record of a batch whose head could be read.
+    known_end: Offset,
 }
 
 struct Scan<'a> {
@@ -177,7 +183,7 @@ impl Scan<'_> {
                 return Ok((at_file, at));
             }
             let proof = *proof.get_or_insert_with(|| self.proof(at_file, at));
-            let expected = self.cursor.next_lsn.unwrap_or_default();
+            let expected = self.expected();
             if !failed && proof.is_none_or(|proof| proof < expected) {
                 return Ok((at_file, at));
             }
@@ -201,7 +207,7 @@ impl Scan<'_> {
             let to = head.as_ref().ok().and_then(|head| Some(head.as_ref()?.first_lsn)).unwrap_or(Lsn(1));
             let hole = Hole { from: Lsn(1), to: to.max(Lsn(2)), seq: None, copies: true };
             let file = self.files[0].path.clone();
-            self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+            self.bad.push(BadPlace { file, position: 0, hole, partition: None, known_end: Offset(0) });
         }
         if let Ok(Some(head)) = head {
             self.cursor.next_lsn = Some(head.first_lsn.0);
@@ -214,8 +220,14 @@ impl Scan<'_> {
         let Some(end) = self.source.clean_end.filter(|end| *end > Lsn(1)) else { return };
         let file = self.files.first().map_or_else(|| self.source.dir.to_owned(), |file| file.path.clone());
         let hole = Hole { from: Lsn(1), to: end, seq: None, copies: true };
-        self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+        self.bad.push(BadPlace { file, position: 0, hole, partition: None, known_end: Offset(0) });
         self.cursor.next_lsn = Some(end.0);
+    }
+
+    /// Number of the next frame. Before the first one is read, in a file whose head is lost, that of the first frame there is: so
+    /// what proves nothing durable (0) is no proof against a torn first group.
+    fn expected(&self) -> u64 {
+        self.cursor.next_lsn.unwrap_or(1)
     }
 
     fn head(&self, at_file: usize) -> io::Result<Option<FileHead>> {
@@ -289,13 +301,14 @@ impl Scan<'_> {
 
     /// Notes the bad place and finds the next good frame, which it takes with the rest of its group. `None` when there is none.
     fn skip_bad(&mut self, at_file: usize, at: u64, proof: u64) -> Option<(usize, u64)> {
-        let expected = self.cursor.next_lsn.unwrap_or_default();
+        let expected = self.expected();
         let (boot, copies) = (self.cursor.boot, self.copies);
         let mut bad = BadPlace {
             file: self.files[at_file].path.clone(),
             position: at,
             hole: Hole { from: Lsn(expected), to: Lsn(proof + 1), seq: None, copies: true },
             partition: None,
+            known_end: Offset(0),
         };
         for later in at_file..self.files.len() {
             let file = self.files[later].clone();
@@ -335,6 +348,7 @@ impl Scan<'_> {
                     position: at,
                     hole: Hole { from: frame.lsn, to: Lsn(frame.lsn.0 + 1), seq: Some(frame.seq), copies: false },
                     partition: (frame.kind != FrameKind::SyncMark).then_some(frame.partition),
+                    known_end: if frame.kind == FrameKind::Batch { frame.base_offset.plus(1) } else { Offset(0) },
                 }),
             }
             self.cursor = self.cursor.after(&frame, crc);
@@ -361,19 +375,21 @@ impl Scan<'_> {
             let replayed = frames.replay();
             let end = replayed.tail.end();
             let gone = replayed.tail.dropped;
+            let known_end = lost.iter().map(|place| place.known_end).fold(replayed.known_end, Offset::max);
             for place in &lost {
                 if !gone {
                     bad.push(Bad {
                         file: place.file.clone(),
                         position: place.position,
                         partition: Some((partition, end)),
+                        known_end,
                     });
                 }
             }
             if replayed.cut && lost.is_empty() {
                 // Frames are missing and no bad place accounts for it: the end of the log is where they are not.
                 let file = self.files[end_file].path.clone();
-                bad.push(Bad { file, position, partition: Some((partition, end)) });
+                bad.push(Bad { file, position, partition: Some((partition, end)), known_end });
             }
             tails.insert(partition, replayed.tail);
         }
@@ -384,6 +400,7 @@ impl Scan<'_> {
                     file: place.file.clone(),
                     position: place.position,
                     partition: place.partition.map(|partition| (partition, Offset(0))),
+                    known_end: place.known_end,
                 });
             }
         }
@@ -419,6 +436,12 @@ impl Log {
             file.file.read_at(&mut bytes, from)?;
             file.file.write_vectored_at(&mut [IoSlice::new(&bytes)], from)?;
         }
-        self.in_use.iter().chain(&self.ready).try_for_each(|file| file.file.sync_data())
+        let files: Vec<&WalFile> = self.in_use.iter().chain(&self.ready).map(Arc::as_ref).collect();
+        let sync = |files: &[&WalFile]| files.iter().try_for_each(|file| file.file.sync_data());
+        std::thread::scope(|scope| {
+            let parts = files.chunks(files.len().div_ceil(SYNCS_AT_ONCE).max(1));
+            let syncs: Vec<_> = parts.map(|files| scope.spawn(move || sync(files))).collect();
+            syncs.into_iter().try_for_each(|sync| sync.join().expect("a sync does not panic"))
+        })
     }
 }

@@ -3,7 +3,7 @@
 //! It says what is there. What that means for the log is recovery's decision.
 
 use super::TailEntry;
-use super::space::WalFile;
+use super::file::WalFile;
 use super::tail::{Times, entry_of};
 use bytes::Bytes;
 use millpond_log::Batch;

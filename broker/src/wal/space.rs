@@ -3,38 +3,15 @@
 //! One lock, held for arithmetic only. No I/O: the files thread makes and renames files and reports here.
 
 use super::WalUsage;
-use super::disk::DiskFile;
+use super::file::WalFile;
 use super::index_file::Growing;
 use super::tail::Freed;
-use millpond_log::WalGen;
-use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, FrameSeed};
+use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Files kept ready to be written: the ballast (rule W7), and what permits can count on.
 pub(super) const FILES_READY: usize = 3;
-
-/// A WAL file in one of its lives.
-pub(super) struct WalFile {
-    /// Its number, which is in its name.
-    pub(super) number: u64,
-    /// The WAL that seeds its frames.
-    pub(super) wal_gen: WalGen,
-    /// Where it is.
-    pub(super) path: PathBuf,
-    /// Open.
-    pub(super) file: Arc<dyn DiskFile>,
-    /// Its length: what the settings say, or what they said when it was made.
-    pub(super) bytes: u64,
-}
-
-impl WalFile {
-    /// Seed of its frames' checksums.
-    pub(super) fn seed(&self) -> FrameSeed {
-        FrameSeed::new(self.wal_gen, self.number)
-    }
-}
 
 /// The shared accounts.
 pub(super) struct Space {
@@ -60,6 +37,8 @@ struct Inner {
     released: VecDeque<Arc<WalFile>>,
     /// Full, to have their index written.
     sealed: VecDeque<(Arc<WalFile>, Option<Growing>)>,
+    /// Whether a file was made since an index was written.
+    index_is_due: bool,
     highest: u64,
     reserved: u64,
     /// Largest frame reserved so far: as much of each file may stay empty, when such a frame does not fit.
@@ -122,6 +101,7 @@ impl Space {
             writer_waits: false,
             released: VecDeque::new(),
             sealed: VecDeque::new(),
+            index_is_due: false,
             highest,
             reserved: 0,
             frame_max: 0,
@@ -256,18 +236,26 @@ impl Space {
             if inner.stopped {
                 return Job::Stop;
             }
+            // Between two files: a writer that takes them as fast as they are made would leave a log without indexes (rule W8).
+            // What has to be read from the file first waits until the writer does not.
+            let quick = |(_, index): &(_, Option<Growing>)| index.is_some() || !inner.writer_waits;
+            if inner.index_is_due && inner.sealed.front().is_some_and(quick) {
+                return inner.index();
+            }
             // Oldest first: the numbers that are left have no gap, whenever the power goes.
             if let Some(file) = inner.released.pop_front() {
                 inner.highest += 1;
+                inner.index_is_due = true;
                 return Job::Recycle(file, inner.highest);
             }
             let short = (inner.ready.len() < FILES_READY || inner.refused) && inner.files() < inner.files_max;
             if short && (!inner.full || retried) {
                 inner.highest += 1;
+                inner.index_is_due = true;
                 return Job::Create(inner.highest);
             }
-            if let Some((file, index)) = inner.sealed.pop_front() {
-                return Job::Index(file, index);
+            if !inner.sealed.is_empty() {
+                return inner.index();
             }
             if inner.full {
                 let idle = |inner: &mut Inner| !inner.stopped && inner.released.is_empty() && inner.sealed.is_empty();
@@ -353,6 +341,12 @@ impl Inner {
         all.saturating_sub(self.kept_back() + self.file_bytes / 2 + self.reserved)
     }
 
+    fn index(&mut self) -> Job {
+        self.index_is_due = false;
+        let (file, index) = self.sealed.pop_front().expect("the caller has looked");
+        Job::Index(file, index)
+    }
+
     fn left_in_all(&self) -> u64 {
         self.left + self.ready.len() as u64 * (self.file_bytes - BLOCK_BYTES)
     }
@@ -373,4 +367,41 @@ pub(super) const fn batch_bytes_max(file_bytes: u64) -> usize {
 /// What a frame with a payload of `bytes` may take at most: it may be a group of its own, filled up to whole blocks.
 fn frame_cost(bytes: u64) -> u64 {
     bytes + FRAME_HEAD_BYTES as u64 + BLOCK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::disk::Disk;
+    use crate::wal::sim::SimDisk;
+    use millpond_log::WalGen;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    #[test]
+    fn files_made_in_haste_leave_no_file_without_its_index_behind() {
+        // Case: a start after a kill read the whole log, since the files thread had made files all the time.
+        let disk = SimDisk::new(1);
+        let file = |number: u64| {
+            let path = PathBuf::from(format!("/{number}"));
+            let file = disk.create(&path).expect("is made");
+            Arc::new(WalFile { number, wal_gen: WalGen(1), path, file, bytes: 64 << 10 })
+        };
+        let space = Space::new(64 << 10, 100, vec![file(1)], vec![file(2)], 0);
+        for number in 3..50 {
+            let mut index = Some(Growing::new(number - 2));
+            space.roll(number - 2, &mut index).expect("one is ready");
+            assert!(matches!(space.next_job(Duration::ZERO), Job::Create(made) if made == number));
+            space.set_writer_waits(true);
+            assert!(matches!(space.next_job(Duration::ZERO), Job::Index(full, Some(_)) if full.number == number - 2));
+            space.add_ready(file(number));
+        }
+        // An index that has to be read from the file first does not keep the writer waiting.
+        space.seal(VecDeque::from([file(60), file(61)]));
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(50)));
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(51)));
+        space.set_writer_waits(false);
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Index(_, None)));
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(52)));
+    }
 }

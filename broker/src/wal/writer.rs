@@ -5,11 +5,11 @@
 use super::WalRecord;
 mod copy;
 
+use super::file::WalFile;
 use super::group::{Group, LaidOut, Origin, Payload};
 use super::index_file::Growing;
 use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
-use super::space::WalFile;
 use super::tail::{Freed, Place, frame_bytes, head_of};
 use copy::{Copying, Filled, STATE_FRAME_BYTES, push_state};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};

@@ -3,6 +3,7 @@
 use crate::failure::{Doing, Failure};
 use crate::launch::Launch;
 use crate::logging::LogArgs;
+use crate::metadata::Metadata;
 use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
 use crate::store::Missing;
 use millpond_broker::config::{Config, Listener};
@@ -52,8 +53,9 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     };
     let launch = Launch {
         config,
+        auto_id: false,
         cluster: "dev".to_owned(),
-        metadata: dir.join("metadata"),
+        metadata: Metadata::Embedded(dir.join("metadata")),
         objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
         bucket: Missing::Create,
         flags: ["--grpc-port", "--kafka-port", "--http-port"],

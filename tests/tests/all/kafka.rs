@@ -3,7 +3,8 @@
 
 mod clients;
 mod epochs;
-mod produce;
+mod lost;
+pub(crate) mod produce;
 mod read;
 mod topics;
-mod wire;
+pub(crate) mod wire;

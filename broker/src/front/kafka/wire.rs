@@ -3,6 +3,7 @@
 //! Nothing is allocated from a length that a client claims: an array grows with the bytes that are there. Payloads are
 //! shared slices of the frame they came in, and leave as shared parts of the frame they go out in.
 
+use crate::budget::Held;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millpond_log::{Batch, TopicId};
 use std::collections::VecDeque;
@@ -328,7 +329,7 @@ impl Writer {
         let size = self.size - size_of::<u32>();
         first[..size_of::<u32>()].copy_from_slice(&narrow::<i32>(size).to_be_bytes());
         self.parts.push_front(first.freeze());
-        Frame { parts: self.parts, size: self.size }
+        Frame { parts: self.parts, size: self.size, held: Held::default() }
     }
 }
 
@@ -342,6 +343,8 @@ fn narrow<T: TryFrom<usize>>(len: usize) -> T {
 pub(super) struct Frame {
     parts: VecDeque<Bytes>,
     size: usize,
+    /// The answers' memory that the payloads take until the frame was sent.
+    held: Held,
 }
 
 impl Frame {
@@ -349,6 +352,12 @@ impl Frame {
     pub(super) fn append(&mut self, mut next: Frame) {
         self.parts.append(&mut next.parts);
         self.size += next.size;
+        self.held.merge(next.held);
+    }
+
+    /// The frame, which keeps `held` until it was sent.
+    pub(super) fn holding(self, held: Held) -> Frame {
+        Frame { held, ..self }
     }
 }
 

@@ -4,7 +4,7 @@
 use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -85,6 +85,10 @@ impl Kv for LateKv {
                 _ => self.inner.txn(txn).await,
             }
         })
+    }
+
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
     }
 
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<Lease, KvError>> {

@@ -29,13 +29,13 @@ impl TwoEpochs {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let objects = Arc::new(InMemory::new());
         let broker = TestBroker::start(config(dir.path()), objects.clone()).await;
-        let mut kafka = Connection::open(broker.kafka()).await;
+        let mut kafka = Connection::to(broker.kafka()).await;
         kafka.create("t", 1, &[]).await;
         assert_eq!(kafka.produce("t", 0, batch(&[1, 2], b"v")).await.error_code, 0);
         let first = epoch(&mut kafka).await;
         broker.stop().await;
         let broker = TestBroker::start(config(dir.path()), objects).await;
-        let mut kafka = Connection::open(broker.kafka()).await;
+        let mut kafka = Connection::to(broker.kafka()).await;
         assert_eq!(kafka.produce("t", 0, batch(&[3, 4], b"v")).await.error_code, 0);
         let second = epoch(&mut kafka).await;
         assert!(second > first, "rule B2: a restarted broker leads in a later epoch");

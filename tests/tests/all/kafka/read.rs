@@ -132,7 +132,7 @@ async fn a_header_that_lies_about_its_newest_record_hides_no_record() {
     let names = ["V10", "V11", "V12", "V13"];
     for (phase, tiered) in [("new", false), ("after a restart", false), ("tiered", true), ("restarted", true)] {
         let broker = TestBroker::start(config(dir.path()), objects.clone()).await;
-        let mut connection = Connection::open(broker.kafka()).await;
+        let mut connection = Connection::to(broker.kafka()).await;
         for vector in names {
             if phase == "new" {
                 connection.create(vector, 1, &[]).await;
