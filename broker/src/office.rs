@@ -6,6 +6,7 @@ use crate::clock;
 use crate::mark::Mark;
 use crate::partitions::shard::ShardMsg;
 use crate::session::SessionHandle;
+use crate::tier::TierRequest;
 use crate::wal::{Wal, WalError};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
@@ -353,6 +354,7 @@ impl Broker {
             Leadership { epoch: record.epoch, isr: record.isr.iter().copied().collect(), min_isr: record.min_isr };
         // A shard that is gone ends the broker.
         let _ = handle.shard.send(ShardMsg::Step { partition, input: Input::Elected(terms) });
+        self.inner().tier.send(TierRequest::Lead { partition, epoch: record.epoch });
     }
 
     /// Rule B3: no partition is led without a session.
@@ -362,6 +364,7 @@ impl Broker {
                 let epoch = handle.view.borrow().visible.epoch;
                 let input = Input::Deposed { epoch, leader: None };
                 let _ = handle.shard.send(ShardMsg::Step { partition: handle.id, input });
+                self.inner().tier.send(TierRequest::Resign { partition: handle.id });
             }
         }
     }

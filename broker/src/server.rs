@@ -2,6 +2,7 @@
 
 use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
@@ -17,7 +18,7 @@ use crate::producer_ids::ProducerIds;
 use crate::session::SessionHandle;
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
-use crate::tier::{Led, TierHandle, TierRequest, TierState, Tierer};
+use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
 use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
@@ -144,7 +145,9 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let mut tasks = JoinSet::new();
     let ready: http::Ready = Arc::new(OnceLock::new());
     // Health answers while the WAL is still being recovered (case O5).
-    let served = http::serve(http, Arc::clone(&ready), shutdown.clone());
+    let metrics = Arc::new(Metrics::new());
+    let connections = Doors::new(config.connections_max as usize, &metrics.connections_refused);
+    let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
     tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
     let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
@@ -175,7 +178,6 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
-    let metrics = Arc::new(Metrics::new());
     let mut shard_tasks = JoinSet::new();
     let shards = spawn_shards(&wal, &mut shard_tasks);
     let (tier, tier_inbox) = TierHandle::new();
@@ -192,6 +194,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         tiered: Arc::clone(&tiered),
         producer_ids: ProducerIds::default(),
         produce_memory: Arc::new(Semaphore::new(config.produce_memory_bytes as usize)),
+        budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
+        connections,
         topic_changes: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
@@ -211,6 +215,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
         metrics: Arc::clone(&metrics),
         interval: config.tier_interval,
+        started: crate::clock::monotonic(),
         state: TierState::default(),
     };
     let collector =
@@ -422,7 +427,8 @@ impl Broker {
             }
         };
         let manifest = Arc::new(root.value);
-        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest) };
+        let epochs = Arc::new(found.replica.epochs().clone());
+        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view_sender, view) = watch::channel(view);
         let shard = inner.shards[shard_of(partition, inner.shards.len())].clone();
         let open = Open {
@@ -434,8 +440,7 @@ impl Broker {
         };
         // A shard that is gone ends the broker.
         let _ = shard.send(ShardMsg::Open(Box::new(open)));
-        inner.tier.send(TierRequest::Hold(Box::new(Led {
-            partition,
+        inner.tier.send(TierRequest::Hold(Box::new(Held {
             topic_name: topic.name.to_string(),
             config: config.clone(),
             shard: shard.clone(),

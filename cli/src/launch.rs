@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 /// One broker to run.
 pub(crate) struct Launch {
     pub(crate) config: Config,
+    /// The id is that of the data directory or a new one, not the one in `config`.
+    pub(crate) auto_id: bool,
     pub(crate) cluster: String,
     pub(crate) metadata: Metadata,
     /// URL of the object store.
@@ -35,8 +37,13 @@ impl Launch {
             objects: store::open(&self.objects)?,
             disk: Arc::new(RealDisk),
         };
+        let mut config = self.config;
+        if self.auto_id {
+            let id = millpond_broker::auto_id(&components, &config.data_dir).await;
+            config.id = id.map_err(|error| explain(error, self.flags))?;
+        }
         let stop = CancellationToken::new();
-        let started = millpond_broker::start(self.config, components, stop.clone());
+        let started = millpond_broker::start(config, components, stop.clone());
         let running = tokio::select! {
             () = shutdown.asked() => return Ok(()),
             started = started => started.map_err(|error| explain(error, self.flags))?,

@@ -42,6 +42,8 @@ pub enum Input {
         token: Token,
         /// The batch.
         batch: Batch,
+        /// Largest timestamp of its records, as admission read it off them: the header's may be false.
+        latest: TimestampMs,
         /// When to answer.
         acks: Acks,
     },
@@ -92,6 +94,8 @@ pub enum Output {
         batch: Batch,
         /// The leader's time of append, never going back (rule W3).
         append_time: TimestampMs,
+        /// Largest timestamp a reader finds in it: its records', or the append time where that stands for theirs.
+        latest: TimestampMs,
         /// Chained hash of the log up to and with the batch (S6).
         prefix_hash: u64,
     },
@@ -208,6 +212,14 @@ pub struct Replica {
     role: Role,
 }
 
+/// A client's batch on its way in.
+struct Produce {
+    token: Token,
+    batch: Batch,
+    latest: TimestampMs,
+    acks: Acks,
+}
+
 #[derive(Clone, Debug)]
 enum Role {
     Follower { leader: Option<BrokerId> },
@@ -287,7 +299,9 @@ impl Replica {
         match input {
             Input::Elected(terms) => self.take_office(terms, out),
             Input::Deposed { epoch, leader } => self.step_down(epoch, leader, out),
-            Input::Produce { token, batch, acks } => self.produce(now, token, batch, acks, out),
+            Input::Produce { token, batch, latest, acks } => {
+                self.produce(now, Produce { token, batch, latest, acks }, out);
+            }
             Input::Durable { end } => {
                 assert!(end <= self.end, "only what was appended becomes durable");
                 self.durable = self.durable.max(end);
@@ -361,14 +375,15 @@ impl Replica {
         }
     }
 
-    fn produce(&mut self, now: TimestampMs, token: Token, batch: Batch, acks: Acks, out: &mut Vec<Output>) {
+    fn produce(&mut self, now: TimestampMs, produce: Produce, out: &mut Vec<Output>) {
+        let Produce { token, batch, latest, acks } = produce;
         match self.judge(&batch, acks) {
             Err(refusal) => out.push(Output::Answer { token, result: Err(refusal) }),
             Ok(Verdict::Duplicate { base, end, append_time }) => {
                 self.await_offset(Acks::All, Waiter { end, token, appended: Appended { base, append_time } }, out);
             }
             Ok(Verdict::Append) => {
-                let appended = self.append(now, batch, out);
+                let appended = self.append(now, batch, latest, out);
                 self.await_offset(acks, Waiter { end: self.end, token, appended }, out);
             }
         }
@@ -389,15 +404,22 @@ impl Replica {
         }
     }
 
-    fn append(&mut self, now: TimestampMs, mut batch: Batch, out: &mut Vec<Output>) -> Appended {
+    fn append(
+        &mut self,
+        now: TimestampMs,
+        mut batch: Batch,
+        mut latest: TimestampMs,
+        out: &mut Vec<Output>,
+    ) -> Appended {
         let append_time = now.max(self.last_append_time);
         batch.place(self.end, self.epoch_seen);
         if self.timestamp_type == TimestampType::LogAppendTime {
             batch.stamp_append_time(append_time);
+            latest = append_time;
         }
         self.absorb(&batch, append_time);
         let appended = Appended { base: batch.base_offset(), append_time };
-        out.push(Output::Append { batch, append_time, prefix_hash: self.prefix_hash });
+        out.push(Output::Append { batch, append_time, latest, prefix_hash: self.prefix_hash });
         appended
     }
 

@@ -3,6 +3,7 @@
 
 pub mod broker;
 pub mod etcd;
+pub mod http;
 pub mod process;
 pub mod proxy;
 pub mod s3;

@@ -36,8 +36,7 @@ fn launch(resolved: Resolved) -> Launch {
     let defaults = Config::local(resolved.data_dir);
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
-        // One broker has the first id; more come with replication.
-        id: BrokerId(resolved.id.unwrap_or(0)),
+        id: resolved.id.map_or(defaults.id, BrokerId),
         rack: resolved.rack,
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
@@ -50,5 +49,13 @@ fn launch(resolved: Resolved) -> Launch {
         ..defaults
     };
     let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];
-    Launch { config, cluster: resolved.cluster, metadata: resolved.metadata, objects: resolved.object_store, flags }
+    let auto_id = resolved.id.is_none();
+    Launch {
+        config,
+        auto_id,
+        cluster: resolved.cluster,
+        metadata: resolved.metadata,
+        objects: resolved.object_store,
+        flags,
+    }
 }

@@ -48,6 +48,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     };
     let launch = Launch {
         config,
+        auto_id: false,
         cluster: "dev".to_owned(),
         metadata: Metadata::Embedded(dir.join("metadata")),
         objects: format!("file://{}", dir.join("objects").display()),

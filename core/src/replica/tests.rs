@@ -69,8 +69,13 @@ fn step(replica: &mut Replica, now: i64, input: Input) -> Seen {
     seen
 }
 
+fn input(token: u64, batch: Batch, acks: Acks) -> Input {
+    let latest = batch.latest_timestamp().unwrap();
+    Input::Produce { token: Token(token), batch, latest, acks }
+}
+
 fn produce(replica: &mut Replica, token: u64, batch: Batch, acks: Acks) -> Seen {
-    step(replica, 100, Input::Produce { token: Token(token), batch, acks })
+    step(replica, 100, input(token, batch, acks))
 }
 
 fn durable(replica: &mut Replica, end: u64) -> Seen {
@@ -180,11 +185,27 @@ fn a_gap_and_an_old_epoch_append_nothing() {
 #[test]
 fn append_time_never_goes_back_with_the_wall_clock() {
     let mut replica = leader();
-    let times = [50, 40, 60, i64::MIN].map(|now| {
-        let input = Input::Produce { token: Token(0), batch: batch(1, None), acks: Acks::None };
-        step(&mut replica, now, input).appended[0].1
-    });
+    let times =
+        [50, 40, 60, i64::MIN].map(|now| step(&mut replica, now, input(0, batch(1, None), Acks::None)).appended[0].1);
     assert_eq!(times, [50, 50, 60, 60], "rule W3");
+}
+
+#[test]
+fn the_time_of_a_batch_is_its_records_or_the_append_time_that_replaces_them() {
+    let latest = |replica: &mut Replica| {
+        let mut outputs = Vec::new();
+        let produce =
+            Input::Produce { token: Token(0), batch: batch(1, None), latest: TimestampMs(777), acks: Acks::None };
+        replica.step(TimestampMs(100), produce, &mut outputs);
+        outputs.iter().find_map(|output| match output {
+            Output::Append { latest, .. } => Some(latest.0),
+            _ => None,
+        })
+    };
+    let mut replica = leader();
+    assert_eq!(latest(&mut replica), Some(777), "what admission read, not what the header claims");
+    step(&mut replica, 0, Input::TimestampType(TimestampType::LogAppendTime));
+    assert_eq!(latest(&mut replica), Some(100));
 }
 
 #[test]
@@ -220,8 +241,7 @@ proptest! {
         let (mut one, mut other) = (leader(), leader());
         for (epoch, sequence, now) in sequences {
             let mut outputs = Vec::new();
-            let input = Input::Produce { token: Token(1), batch: batch(1, stamp(epoch, sequence)), acks: Acks::None };
-            one.step(TimestampMs(now), input, &mut outputs);
+            one.step(TimestampMs(now), input(1, batch(1, stamp(epoch, sequence)), Acks::None), &mut outputs);
             for output in outputs {
                 if let Output::Append { batch, append_time, .. } = output {
                     other.absorb(&batch, append_time);

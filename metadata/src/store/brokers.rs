@@ -54,6 +54,47 @@ pub enum Registered {
 }
 
 impl Store {
+    /// Hands out a broker id that no broker ever had, for one that has none yet. Whoever gets it keeps it with its data.
+    ///
+    /// Ids that operators chose are skipped once such a broker has registered. A lost answer or a crash wastes an id.
+    ///
+    /// # Errors
+    /// - `Unavailable`: an id may have been wasted. Call again.
+    /// - `Refused`: all ids are used up.
+    pub async fn allocate_broker_id(&self) -> Result<BrokerId, StoreError> {
+        let key = self.keys.encode(&Key::BrokerIds);
+        loop {
+            let seen = self.read_bytes(&Key::BrokerIds).await?;
+            let next: u32 = seen.as_ref().map_or(Ok(0), |seen| codec::text(&key, &seen.value))?;
+            let free = self.first_unregistered(BrokerId(next)).await?;
+            // Kafka's clients know node ids as 31 bits.
+            let after = free.0.checked_add(1).filter(|&after| i32::try_from(after).is_ok());
+            let after = after.ok_or_else(|| StoreError::Refused("all broker ids are used up".to_owned()))?;
+            let take = Transition {
+                guards: vec![
+                    Guard::unmoved(key.clone(), seen.map_or(Revision::ABSENT, |seen| seen.revision)),
+                    Guard::absent(self.keys.encode(&Key::BrokerDisk(free))),
+                ],
+                writes: vec![Write::put(key.clone(), after.to_string())],
+                // Somebody else's id leaves the same value.
+                proof: None,
+            };
+            match self.run(take).await? {
+                Settled::Committed(_) => return Ok(free),
+                // Somebody took it. Or it was ours: then it is nobody's, and the next is as good.
+                Settled::Broken(_) | Settled::Unknown => {}
+            }
+        }
+    }
+
+    async fn first_unregistered(&self, from: BrokerId) -> Result<BrokerId, StoreError> {
+        let mut id = from;
+        while self.read_disk(id).await?.is_some() {
+            id = BrokerId(id.0 + 1);
+        }
+        Ok(id)
+    }
+
     /// Registers a broker: its session under a new lease, and the state of its disk (rules B1, B1a).
     ///
     /// The incarnation is the revision of the transaction. The stored disk record stays unconfirmed until the first

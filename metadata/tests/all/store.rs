@@ -744,3 +744,20 @@ fn a_rid_names_its_broker_and_wal() {
     let rid = Rid { broker: BrokerId(3), wal_gen: WalGen(0xab) };
     assert_eq!(rid.to_string(), "3.00000000000000ab", "the value of `/pe` is compared with this spelling (rule T5)");
 }
+
+#[tokio::test]
+async fn broker_ids_are_handed_out_once_and_skip_those_in_use() {
+    let cluster = cluster().await;
+    let next = || async { cluster.store.allocate_broker_id().await.expect("the store answers").0 };
+    assert_eq!([next().await, next().await], [0, 1]);
+    register(&cluster.store, 2).await;
+    register(&cluster.store, 3).await;
+    assert_eq!(next().await, 4, "operators gave 2 and 3 to theirs");
+    // A lost request costs nothing, a lost answer an id; neither gives one out twice.
+    cluster.lossy.lose(REQUEST);
+    assert_eq!(next().await, 5);
+    cluster.lossy.lose(ANSWER);
+    assert_eq!(next().await, 7);
+    let (one, two) = tokio::join!(next(), next());
+    assert_ne!(one, two);
+}

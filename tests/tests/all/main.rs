@@ -1,5 +1,7 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
+mod bounds;
+mod cold_reads;
 mod commands;
 // One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
 #[path = "../../../metadata/tests/all/conformance.rs"]
@@ -10,4 +12,5 @@ mod kafka;
 mod kill_loop;
 mod loss;
 mod one_broker;
+mod settings;
 mod tidy;
