@@ -162,7 +162,7 @@ impl Links {
 
     async fn connect(&self, at: usize) -> Result<Link, ConnectError> {
         let endpoint = &self.options.endpoints[at];
-        let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error, &self.options);
+        let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error);
         let before = self.seen.get();
         if self.options.tls.as_ref().is_some_and(|tls| !tls.is_pem()) {
             return Err(ConnectError::new(endpoint, Problem::BadPem, "nothing in it begins as PEM does"));
@@ -265,9 +265,9 @@ fn progress_ordered(version: (u32, u32, u32)) -> bool {
 }
 
 impl ConnectError {
-    fn of(endpoint: &str, error: &etcd_client::Error, options: &EtcdOptions) -> ConnectError {
+    fn of(endpoint: &str, error: &etcd_client::Error) -> ConnectError {
         let said = reason(error);
-        let problem = Problem::of(&said, options.tls.is_some());
+        let problem = Problem::of(&said);
         let problem = match classify(error) {
             Failure::NotDone(_) if problem == Problem::Unreachable => Problem::NoLeader,
             _ => problem,
