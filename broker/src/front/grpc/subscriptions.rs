@@ -50,6 +50,8 @@ struct Subscription {
 
 /// What a command came to.
 #[derive(Debug, PartialEq)]
+// One exists at a time, and is sent at once.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Effect {
     /// A read that is under way may go on.
     None,
