@@ -54,7 +54,7 @@ impl Problem {
             (says("UnknownIssuer") || says("BadSignature"), Problem::UnknownCa),
             (says("CertificateRequired") || says("BadCertificate"), Problem::WantsTls),
             (says("invalid peer certificate"), Problem::BadCertificate),
-            (says("InvalidContentType") || says("corrupt message"), Problem::NoTls),
+            (says("InvalidContentType") || says("corrupt message") || says("handshake eof"), Problem::NoTls),
             (says("private key"), Problem::BadPem),
             (says("Connection refused") || says("dns error") || says("tcp connect error"), Problem::Unreachable),
             (says("etcdserver: "), Problem::Unreachable),
