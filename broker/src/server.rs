@@ -151,9 +151,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
     let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
-    // Rule K7, before a restored store is founded anew.
     let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
-    mark.check(store.kv().position().await.map_err(StoreError::from)?).await?;
+    check_mark(&mark, &store, &config, &components.disk).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
@@ -309,6 +308,18 @@ async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Ti
     // What fits the window of pages that nobody has asked for yet.
     let warm_bytes_max = config.cache_memory_bytes / 4;
     Ok(Tiered::new(Cache::open(options, objects).await?, warm_bytes_max))
+}
+
+/// Rule K7, before a restored store is founded anew. That the directory is another process's is said first.
+async fn check_mark(mark: &Mark, store: &Store, config: &Config, disk: &Arc<dyn Disk>) -> Result<(), StartError> {
+    let position = store.kv().position().await.map_err(StoreError::from)?;
+    let Err(refused) = mark.check(position).await else { return Ok(()) };
+    let (dir, disk) = (config.data_dir.join("wal"), Arc::clone(disk));
+    let looked = tokio::task::spawn_blocking(move || Wal::is_locked(&dir, disk.as_ref()).then_some(dir)).await;
+    match looked {
+        Ok(Some(dir)) => Err(WalError::Locked { dir }.into()),
+        _ => Err(refused.into()),
+    }
 }
 
 async fn open_wal(config: &Config, components: &Components, cluster: String) -> Result<(Wal, Recovered), StartError> {
