@@ -115,6 +115,7 @@ impl Registrar {
             durable_lsn: self.wal.durable_lsn(),
             ttl: self.ttl,
         };
+        let mut told = false;
         loop {
             let sent = clock::boot();
             match self.store.register_broker(&registration).await {
@@ -122,7 +123,10 @@ impl Registrar {
                 Ok(Registered::StaleDisk { reason }) => return Err(OfficeError::StaleDisk { reason }),
                 Ok(Registered::StaleMetadata { reason }) => return Err(OfficeError::StaleMetadata { reason }),
                 Ok(Registered::Occupied { wal_gen }) => {
-                    tracing::warn!(%wal_gen, "another process holds this broker's id; waiting for its lease to end");
+                    // Once, however often it is looked at.
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(%wal_gen, "another process holds this broker's id; waiting for its lease to end");
+                    }
                 }
                 Ok(Registered::Conflict | Registered::Unknown) => {}
                 Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot register yet"),

@@ -7,15 +7,18 @@ use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
+use crate::levels;
 use crate::loss::{self, DiskStory};
 use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
+use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::shard::{self, Open, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
 use crate::producer_ids::ProducerIds;
 use crate::session::SessionHandle;
+use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
 use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
@@ -35,8 +38,8 @@ use millpond_metadata::store::{Store, StoreError, Versioned};
 use object_store::ObjectStore;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -45,6 +48,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a broker that stops waits for the requests under way. Longer than the doors take to give up on a client.
 const DRAIN: Duration = Duration::from_secs(12);
+
+/// How long a broker that stops waits for whoever reads its metrics.
+const HTTP_DRAIN: Duration = Duration::from_secs(1);
 
 /// What a broker is made of besides its settings.
 #[derive(Clone)]
@@ -67,6 +73,9 @@ pub struct Running {
     pub addresses: BrokerDescription,
     tasks: JoinSet<Result<(), String>>,
     shards: JoinSet<Result<(), String>>,
+    http: JoinSet<Result<(), String>>,
+    http_end: CancellationToken,
+    metrics: Arc<Metrics>,
     shutdown: CancellationToken,
     wal: Wal,
 }
@@ -84,6 +93,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The collector of telemetry cannot be used.
+    #[error(transparent)]
+    Telemetry(#[from] OtlpError),
     /// The WAL cannot be used.
     #[error(transparent)]
     Wal(#[from] WalError),
@@ -143,12 +155,17 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         http: advertised(&config.http, &http),
     };
     let mut tasks = JoinSet::new();
-    let ready: http::Ready = Arc::new(OnceLock::new());
+    let metrics = Arc::new(open_metrics(&config)?);
+    let session = SessionHandle::default();
+    let open = Arc::new(AtomicBool::new(false));
+    let readiness = http::Readiness { session: session.clone(), open: Arc::clone(&open), shutdown: shutdown.clone() };
+    readiness.register(&metrics);
+    let connections = Doors::new(config.connections_max as usize);
     // Health answers while the WAL is still being recovered (case O5).
-    let metrics = Arc::new(Metrics::new());
-    let connections = Doors::new(config.connections_max as usize, &metrics.connections_refused);
-    let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
-    tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
+    let mut http_task = JoinSet::new();
+    let http_end = CancellationToken::new();
+    let served = http::serve(http, connections.http.clone(), readiness, Arc::clone(&metrics), http_end.clone());
+    http_task.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
     let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
     let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
@@ -156,7 +173,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
-    let session = SessionHandle::default();
+    wal.measure(metrics.wal.clone());
+    let objects: Arc<dyn ObjectStore> = Arc::new(Counted::new(components.objects, metrics.objects.clone()));
     let mut registrar = Registrar {
         store: store.clone(),
         wal: wal.clone(),
@@ -176,9 +194,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let registered = registration.session;
     let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
-    let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
+    let tiered = Arc::new(open_cache(&config, Arc::clone(&objects)).await?);
+    let traced = Arc::new(TracedTails::default());
     let mut shard_tasks = JoinSet::new();
-    let shards = spawn_shards(&wal, &mut shard_tasks);
+    let shards = spawn_shards(&wal, &traced, &mut shard_tasks);
     let (tier, tier_inbox) = TierHandle::new();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
@@ -200,7 +219,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         config: config.clone(),
     });
     let uploader = Uploader {
-        store: Arc::clone(&components.objects),
+        store: Arc::clone(&objects),
         wal: wal.clone(),
         cluster: cluster_id,
         broker: config.id,
@@ -212,13 +231,14 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         tiered: Arc::clone(&tiered),
         uploader,
         committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
-        metrics: Arc::clone(&metrics),
+        meters: metrics.tier.clone(),
+        traced,
         interval: config.tier_interval,
         started: crate::clock::monotonic(),
         state: TierState::default(),
     };
     let collector =
-        Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
+        Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     broker.open_all(&recovered, &story).await?;
     broker.take_office(&registration).await?;
     // The doors open only now: what a client is told is proven.
@@ -241,9 +261,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         served.await;
         Ok(())
     });
-    // Nobody else fills it.
-    let _ = ready.set(broker.clone());
-    Ok(Running { broker, addresses, tasks, shards: shard_tasks, shutdown, wal })
+    levels::register(&broker);
+    open.store(true, Ordering::Release);
+    tracing::info!(broker = %config.id, grpc = addresses.grpc, kafka = addresses.kafka, http = addresses.http, "serving");
+    Ok(Running { broker, addresses, tasks, shards: shard_tasks, http: http_task, http_end, metrics, shutdown, wal })
 }
 
 impl Running {
@@ -257,6 +278,7 @@ impl Running {
             () = self.shutdown.cancelled() => Ok(()),
             Some(ended) = self.tasks.join_next() => Err(unasked(ended)),
             Some(ended) = self.shards.join_next() => Err(unasked(ended)),
+            Some(ended) = self.http.join_next() => Err(unasked(ended)),
         };
         if let Err(reason) = &outcome {
             tracing::error!(reason, "the broker ends");
@@ -270,6 +292,12 @@ impl Running {
         }
         self.shards.shutdown().await;
         self.broker.tiered().cache().close().await;
+        close_metrics(Arc::clone(&self.metrics)).await;
+        // Health is answered as long as there is anything to say.
+        self.http_end.cancel();
+        if tokio::time::timeout(HTTP_DRAIN, self.http.join_next()).await.is_err() {
+            self.http.shutdown().await;
+        }
         if outcome.is_ok() {
             let wal = self.wal.clone();
             drop(self.broker);
@@ -277,6 +305,13 @@ impl Running {
             closed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         }
         outcome
+    }
+}
+
+async fn close_metrics(metrics: Arc<Metrics>) {
+    let closed = tokio::task::spawn_blocking(move || metrics.close()).await;
+    if let Ok(Err(error)) = closed {
+        tracing::warn!(%error, "the last metrics could not be pushed");
     }
 }
 
@@ -300,6 +335,12 @@ fn advertised(listener: &Listener, bound: &TcpListener) -> String {
 
 fn fresh_cluster_id() -> String {
     uuid::Uuid::new_v4().to_string()
+}
+
+fn open_metrics(config: &Config) -> Result<Metrics, OtlpError> {
+    let Some(otlp) = &config.otlp else { return Ok(Metrics::new(|builder| builder)) };
+    let exporter = otlp.metric_exporter()?;
+    Ok(Metrics::new(|builder| otlp.push(builder, exporter)))
 }
 
 async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Tiered, StartError> {
@@ -344,11 +385,11 @@ fn report_damage(recovered: &Recovered) {
 }
 
 /// One shard per core.
-fn spawn_shards(wal: &Wal, tasks: &mut JoinSet<Result<(), String>>) -> Vec<ShardSender> {
+fn spawn_shards(wal: &Wal, traced: &Arc<TracedTails>, tasks: &mut JoinSet<Result<(), String>>) -> Vec<ShardSender> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..cores)
         .map(|_| {
-            let (sender, task) = shard::spawn(wal.clone());
+            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced));
             tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
             sender
         })

@@ -39,6 +39,10 @@ impl Broker {
 
     /// Creates a topic; its partitions have a leader when this returns.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+        self.counted("CreateTopic", self.create(topic).await)
+    }
+
+    async fn create(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
@@ -91,6 +95,10 @@ impl Broker {
 
     /// Deletes a topic for good.
     pub async fn delete_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
+        self.counted("DeleteTopic", self.delete(topic).await)
+    }
+
+    async fn delete(&self, topic: &TopicRef) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         let session = self.session()?;
@@ -115,6 +123,10 @@ impl Broker {
 
     /// Grows a topic to `total` partitions.
     pub async fn create_partitions(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
+        self.counted("CreatePartitions", self.grow(topic, total, validate_only).await)
+    }
+
+    async fn grow(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         if total <= topic.record.partitions {
@@ -149,6 +161,15 @@ impl Broker {
 
     /// Sets (`Some`) and unsets (`None`) settings of a topic, all or none.
     pub async fn alter_topic(
+        &self,
+        topic: &TopicRef,
+        changes: BTreeMap<String, Option<String>>,
+        validate_only: bool,
+    ) -> Result<(), ApiError> {
+        self.counted("AlterTopic", self.alter(topic, changes, validate_only).await)
+    }
+
+    async fn alter(
         &self,
         topic: &TopicRef,
         changes: BTreeMap<String, Option<String>>,
@@ -196,6 +217,15 @@ impl Broker {
         partition: u32,
         before: Option<Offset>,
     ) -> Result<Offset, ApiError> {
+        self.counted("DeleteRecords", self.move_log_start(topic, partition, before).await)
+    }
+
+    async fn move_log_start(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        before: Option<Offset>,
+    ) -> Result<Offset, ApiError> {
         let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
@@ -207,6 +237,10 @@ impl Broker {
 
     /// Uploads what is committed of every partition of the topic, now.
     pub async fn flush_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
+        self.counted("FlushTopic", self.flush(topic).await)
+    }
+
+    async fn flush(&self, topic: &TopicRef) -> Result<(), ApiError> {
         let topic = self.inner().catalog.topic(topic)?;
         let (done, answer) = oneshot::channel();
         let partitions = topic.partitions.iter().map(|handle| handle.id).collect();

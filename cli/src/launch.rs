@@ -32,6 +32,13 @@ pub(crate) struct Launch {
 impl Launch {
     /// Runs the broker until the process is asked to end. Prints the ready line once it serves.
     pub(crate) async fn run(self) -> Result<(), Failure> {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            cluster = self.cluster,
+            data_dir = %self.config.data_dir.display(),
+            object_store = self.objects,
+            "starting"
+        );
         let mut shutdown = Shutdown::listen()?;
         let metadata = self.metadata.open(&self.cluster).await?;
         let components = Components {

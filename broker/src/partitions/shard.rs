@@ -5,6 +5,7 @@
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
+use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::replica::{Acks, Appended, Input, Output, Refusal, Replica, Token};
 use millpond_log::epochs::LeaderEpochs;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tracing::Span;
 
 /// Messages taken from the queue at one wake-up, so that one group of the WAL stays of moderate size.
 const DRAIN_MAX: usize = 512;
@@ -47,6 +49,15 @@ pub(crate) struct Produce {
     pub(crate) room: WalPermit,
     pub(crate) memory: OwnedSemaphorePermit,
     pub(crate) reply: ProduceReply,
+    pub(crate) spans: ProduceSpans,
+}
+
+/// Where the trace of a produce goes on. Both are disabled, and cost nothing, where nobody traces.
+pub(crate) struct ProduceSpans {
+    /// Ends when the replica has decided about the batch.
+    pub(crate) append: Span,
+    /// The whole request.
+    pub(crate) produce: Span,
 }
 
 pub(crate) type ProduceReply = oneshot::Sender<Result<Appended, ApiError>>;
@@ -96,6 +107,7 @@ struct Group {
 pub(crate) struct Shard {
     inbox: UnboundedReceiver<ShardMsg>,
     wal: Wal,
+    traced: Arc<TracedTails>,
     appender: WalAppender,
     wal_events: UnboundedReceiver<WalEvent>,
     slots: HashMap<PartitionId, Slot>,
@@ -110,13 +122,14 @@ pub(crate) struct Shard {
 }
 
 /// Starts a shard. It ends, with `Err` and the reason, when the WAL fails (rule W2); with `Ok` when every sender is gone.
-pub(crate) fn spawn(wal: Wal) -> (ShardSender, tokio::task::JoinHandle<Result<(), String>>) {
+pub(crate) fn spawn(wal: Wal, traced: Arc<TracedTails>) -> (ShardSender, tokio::task::JoinHandle<Result<(), String>>) {
     let (sender, inbox) = unbounded_channel();
     let (events, wal_events) = unbounded_channel();
     let shard = Shard {
         inbox,
         appender: wal.appender(events),
         wal,
+        traced,
         wal_events,
         slots: HashMap::new(),
         replies: Slab::new(),
@@ -167,7 +180,7 @@ impl Shard {
         }
     }
 
-    fn on_produce(&mut self, produce: Produce) {
+    fn on_produce(&mut self, mut produce: Produce) {
         if !self.slots.contains_key(&produce.partition) {
             let gone = ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker holds no replica of the partition");
             // The requester may have gone away; there is nobody else to tell.
@@ -177,8 +190,13 @@ impl Shard {
         let token = Token(self.replies.insert(produce.reply) as u64);
         let input = Input::Produce { token, batch: produce.batch, latest: produce.latest, acks: produce.acks };
         let appended_before = self.ends.len();
-        self.step(produce.partition, input);
+        produce.spans.append.in_scope(|| self.step(produce.partition, input));
+        drop(produce.spans.append);
         if self.ends.len() > appended_before {
+            if let Some(WalRecord::Batch { batch, .. }) = self.records.last() {
+                self.traced.remember(produce.partition, batch.base_offset(), &produce.spans.produce);
+            }
+            produce.room.trace(tracing::debug_span!(parent: &produce.spans.produce, "wal"));
             self.room.push(produce.room);
             self.memory.push(produce.memory);
         }

@@ -49,7 +49,7 @@ async fn dev_makes_its_bucket_and_a_broker_says_that_one_is_missing() {
 
     let mut options = DevOptions::new(&dir.path().join("dev"));
     options.arguments = vec!["--object-store".to_owned(), "s3://made-by-dev/pond".to_owned()];
-    options.environment = environment.into_iter().filter(|(name, _)| name != "MILLPOND_LOG").collect();
+    options.variables = environment.into_iter().filter(|(name, _)| name != "MILLPOND_LOG").collect();
     for round in 0..2u32 {
         let dev = Dev::start(&options);
         let client = Client::connect(&dev.grpc).await.expect("it is ready");
