@@ -2,8 +2,10 @@
 //!
 //! Floor 1. No tokio, sockets, files, clocks or randomness of its own, and no `HashMap`, whose order is not deterministic.
 
+pub mod election;
 pub mod flush;
 pub mod records;
 pub mod replica;
+pub mod rules;
 pub mod topic_config;
 pub mod topic_name;
