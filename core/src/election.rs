@@ -41,7 +41,12 @@ pub fn candidates(record: &PartitionRecord, live: &[Live], rules: Rules) -> Vec<
 /// Of several candidates the one that answered with the greatest holdings wins, and among equals the preferred one; without
 /// answers, the preferred one: each of them holds everything committed (S5).
 #[must_use]
-pub fn elect(record: &PartitionRecord, live: &[Live], answers: &BTreeMap<Rid, Holds>, rules: Rules) -> Option<PartitionRecord> {
+pub fn elect(
+    record: &PartitionRecord,
+    live: &[Live],
+    answers: &BTreeMap<Rid, Holds>,
+    rules: Rules,
+) -> Option<PartitionRecord> {
     let candidates = candidates(record, live, rules);
     // The first of equals wins, so the preferred one has to come last for `max_by_key`.
     let winner = candidates.iter().rev().max_by_key(|live| answers.get(&live.rid))?;
@@ -66,7 +71,14 @@ pub fn won(record: &PartitionRecord, winner: Live, live: &[Live]) -> PartitionRe
 pub fn won_unclean(record: &PartitionRecord, winner: Live) -> PartitionRecord {
     let epoch = LeaderEpoch(record.epoch.0 + 1);
     let leader = Some(Leader { rid: winner.rid, inc: winner.inc });
-    PartitionRecord { leader, epoch, isr: vec![winner.rid], elr: Vec::new(), unclean_epoch: Some(epoch), ..record.clone() }
+    PartitionRecord {
+        leader,
+        epoch,
+        isr: vec![winner.rid],
+        elr: Vec::new(),
+        unclean_epoch: Some(epoch),
+        ..record.clone()
+    }
 }
 
 /// The record without the members of the ISR that have no live session; `None` if all have one. The leader stays (rule E6).

@@ -221,7 +221,9 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// S4.
-    #[error("the leader's log differs at offset {to}, below the high watermark {hw} or the tiered end {tiered_end} (S4)")]
+    #[error(
+        "the leader's log differs at offset {to}, below the high watermark {hw} or the tiered end {tiered_end} (S4)"
+    )]
     TruncationBelowCommitted {
         /// Where it differs.
         to: Offset,

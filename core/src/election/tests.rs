@@ -67,7 +67,11 @@ fn nobody_outside_isr_and_elr_leads() {
 #[test]
 fn the_longest_log_wins_if_candidates_were_asked() {
     let answers = [(2, holds(6, 50)), (3, holds(7, 40))];
-    assert_eq!(elected(&record(&[1, 2, 3], &[], 2), &[live(2), live(3)], &answers), Some((3, vec![2, 3], vec![])), "rule E5");
+    assert_eq!(
+        elected(&record(&[1, 2, 3], &[], 2), &[live(2), live(3)], &answers),
+        Some((3, vec![2, 3], vec![])),
+        "rule E5"
+    );
     let equal = [(2, holds(7, 40)), (3, holds(7, 40))];
     assert_eq!(elected(&record(&[1, 2, 3], &[], 2), &[live(2), live(3)], &equal), Some((2, vec![2, 3], vec![])));
 }

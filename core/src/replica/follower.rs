@@ -1,9 +1,11 @@
 //! The follower's part: what it takes from the leader, where it truncates, what it acknowledges (rules R3 to R8, R10, R12).
 
-use super::{EndState, Fault, Installed, Now, Output, Placed, Push, PushHead, PushReply, Replica, Role, Said, Written, chain_hash};
+use super::{
+    EndState, Fault, Installed, Now, Output, Placed, Push, PushHead, PushReply, Replica, Role, Said, Written,
+    chain_hash,
+};
 use crate::rules::Rule;
 use millpond_log::{LeaderEpoch, Offset};
-
 
 /// What a follower knows of the leader that pushes to it.
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +92,17 @@ impl Replica {
 
     /// Appends what is new (rule R6). Returns the end of what was verified, and whether anything was appended; `None` if the log
     /// has to be truncated first, or is broken.
-    fn take(&mut self, from: Offset, batches: Vec<Placed>, head: &PushHead, out: &mut Vec<Output>) -> Option<(Offset, bool)> {
+    fn take(
+        &mut self,
+        from: Offset,
+        batches: Vec<Placed>,
+        head: &PushHead,
+        out: &mut Vec<Output>,
+    ) -> Option<(Offset, bool)> {
         let (mut matched, mut appended) = (from, false);
         for placed in batches {
-            let (base, end, epoch) = (placed.batch.base_offset(), placed.batch.end_offset(), placed.batch.leader_epoch());
+            let (base, end, epoch) =
+                (placed.batch.base_offset(), placed.batch.end_offset(), placed.batch.leader_epoch());
             if base != matched {
                 // Batches of one push adjoin: what does not is a peer's fault, and what came before it stands.
                 break;

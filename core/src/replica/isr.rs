@@ -65,7 +65,8 @@ impl Replica {
         let Role::Leader(leading) = &self.role else { return None };
         let end = self.at_end.end;
         let lags = |follower: &Follower| {
-            follower.matched.unwrap_or_default() < end && now.mono_ms.saturating_sub(follower.caught_up_ms) > self.lag_time_ms
+            follower.matched.unwrap_or_default() < end
+                && now.mono_ms.saturating_sub(follower.caught_up_ms) > self.lag_time_ms
         };
         let stays = |rid: &&Rid| {
             **rid == self.rid
@@ -103,7 +104,8 @@ impl Replica {
         let in_sync = |broker| record.isr.iter().any(|rid| rid.broker == broker);
         let stays = |rid: &&Rid| !record.removing.contains(&rid.broker);
         let isr: Vec<Rid> = record.isr.iter().filter(stays).copied().collect();
-        let replicas: Vec<_> = record.replicas.iter().filter(|broker| !record.removing.contains(broker)).copied().collect();
+        let replicas: Vec<_> =
+            record.replicas.iter().filter(|broker| !record.removing.contains(broker)).copied().collect();
         let least = if replicas.len() > 1 { record.min_isr.max(2) } else { record.min_isr };
         let joined = record.adding.iter().all(|broker| in_sync(*broker));
         if !joined || isr.len() < least as usize || !isr.contains(&self.rid) {

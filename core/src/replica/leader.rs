@@ -94,7 +94,8 @@ impl Replica {
     fn follow_live(&mut self, now: Now, live: &[Live], out: &mut Vec<Output>) {
         let (me, end) = (self.rid.broker, self.at_end.end);
         let Role::Leader(leading) = &mut self.role else { return };
-        let replicas: BTreeSet<BrokerId> = leading.record.replicas.iter().copied().filter(|broker| *broker != me).collect();
+        let replicas: BTreeSet<BrokerId> =
+            leading.record.replicas.iter().copied().filter(|broker| *broker != me).collect();
         let wanted = |live: &&Live| replicas.contains(&live.rid.broker);
         leading.followers.retain(|broker, known| {
             let same = |live: &Live| live.rid == known.rid && live.inc <= known.inc;

@@ -56,7 +56,8 @@ impl World {
                 return Err(format!("broker {id} exposes half a batch at {base}"));
             }
             if base < self.history.end() {
-                let same = self.history.from(base).is_some_and(|known| known.hash == placed.prefix_hash && known.end == end);
+                let same =
+                    self.history.from(base).is_some_and(|known| known.hash == placed.prefix_hash && known.end == end);
                 if !same {
                     return Err(format!("S1/S2 broker {id} exposes another batch at {base}"));
                 }
@@ -71,7 +72,10 @@ impl World {
             if let Some(stamp) = placed.batch.producer()
                 && let Some(first) = self.history.sequences.insert((stamp.id, stamp.base_sequence), base)
             {
-                return Err(format!("S15 sequence {} of producer {} at {first} and {base}", stamp.base_sequence, stamp.id.0));
+                return Err(format!(
+                    "S15 sequence {} of producer {} at {first} and {base}",
+                    stamp.base_sequence, stamp.id.0
+                ));
             }
             self.history.batches.push(Exposed { base, end, hash: placed.prefix_hash });
         }
@@ -85,7 +89,10 @@ impl World {
             Ok(appended) => {
                 let found = self.history.sequences.get(&(ProducerId(client as u64), sequence));
                 if found != Some(&appended.base) {
-                    return Err(format!("rule P3: acknowledged {sequence} of {client} at {}, exposed at {found:?}", appended.base));
+                    return Err(format!(
+                        "rule P3: acknowledged {sequence} of {client} at {}, exposed at {found:?}",
+                        appended.base
+                    ));
                 }
                 Ok(())
             }
@@ -129,7 +136,10 @@ impl World {
                 return Err(format!("S3 leader {} ends at {}, committed is {committed}", node.id, visible.end));
             }
             if visible.end_proven && visible.hw < committed {
-                return Err(format!("S22 leader {} proves {} as the end, committed is {committed}", node.id, visible.hw));
+                return Err(format!(
+                    "S22 leader {} proves {} as the end, committed is {committed}",
+                    node.id, visible.hw
+                ));
             }
         }
         Ok(())
@@ -189,9 +199,14 @@ impl World {
         let leader = self.etcd.record.leader.ok_or("nobody leads in the end")?;
         let node = self.nodes.iter().find(|node| node.id == leader.rid.broker).ok_or("no such broker")?;
         let log = &node.running.as_ref().ok_or("the leader is down")?.log;
-        let tiered: Vec<Offset> = self.etcd.manifest.entries.iter().filter_map(|entry| self.bucket.get(&entry.object)).flat_map(
-            |object| object.batches.iter().map(|placed| placed.batch.base_offset()),
-        ).collect();
+        let tiered: Vec<Offset> = self
+            .etcd
+            .manifest
+            .entries
+            .iter()
+            .filter_map(|entry| self.bucket.get(&entry.object))
+            .flat_map(|object| object.batches.iter().map(|placed| placed.batch.base_offset()))
+            .collect();
         for client in &self.clients {
             for (sequence, (_, appended)) in &client.acked {
                 let base = appended.base;

@@ -52,7 +52,9 @@ impl Client {
         let stamp = ProducerStamp { id: ProducerId(self.id), epoch: ProducerEpoch(0), base_sequence: sequence };
         let mut builder = BatchBuilder::new(Codec::None).producer(stamp);
         for record in 0..count {
-            let value = [self.id.to_le_bytes(), (u64::from(record) << 32 | u64::from(sequence.unsigned_abs())).to_le_bytes()].concat();
+            let value =
+                [self.id.to_le_bytes(), (u64::from(record) << 32 | u64::from(sequence.unsigned_abs())).to_le_bytes()]
+                    .concat();
             builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: Some(&value), headers: &[] });
         }
         builder.build()

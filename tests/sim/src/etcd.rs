@@ -139,7 +139,10 @@ impl Etcd {
     /// TXN-TIER (rule T5). `None`: not written, and the manifest says why.
     pub(crate) fn tier(&mut self, commit: &TierCommit) -> bool {
         let leads = self.record.epoch == commit.epoch
-            && self.record.leader.is_some_and(|leader| leader.rid == commit.leader.rid && leader.inc == commit.leader.inc)
+            && self
+                .record
+                .leader
+                .is_some_and(|leader| leader.rid == commit.leader.rid && leader.inc == commit.leader.inc)
             && self.alive(&commit.leader);
         let compared = self.manifest.revision == commit.base && leads || !self.rules.uphold(Rule::TierCompare);
         let fresh = self.gc_epoch < commit.entry.gc_epoch + 2 || !self.rules.uphold(Rule::ObjectsExpire);
@@ -157,7 +160,8 @@ impl Etcd {
             }
         }
         manifest.entries.push(commit.entry.clone());
-        let (log_start, ends) = (manifest.log_start, manifest.entries.iter().skip(1).map(|entry| entry.base).collect::<Vec<_>>());
+        let (log_start, ends) =
+            (manifest.log_start, manifest.entries.iter().skip(1).map(|entry| entry.base).collect::<Vec<_>>());
         let gone = ends.iter().take_while(|end| **end <= log_start).count();
         manifest.entries.drain(..gone);
         true

@@ -1,20 +1,9 @@
-//! `millpond-sim`: runs the replication of one partition by seed, with everything around it simulated, and checks the safety
-//! invariants after every step. `--seeds N --from S`, `--without RULE` to see a rule missed, `--tell SEED` for one seed's story.
-
-mod checks;
-mod client;
-mod disk;
-mod etcd;
-mod node;
-mod rng;
-mod world;
+//! `millpond-sim`: runs seeds and says what they showed. `tests/sim/run` calls it.
 
 use millpond_core::rules::{Rule, Rules};
 use std::process::ExitCode;
-use world::World;
 
-/// Faulty steps of one run.
-const STEPS: u64 = 1_500;
+const USAGE: &str = "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED]";
 
 struct Asked {
     seeds: u64,
@@ -26,7 +15,7 @@ struct Asked {
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
     let mut asked = Asked { seeds: 1_000, from: 1, without: None, tell: false };
     while let Some(flag) = arguments.next() {
-        let value = arguments.next().ok_or_else(|| format!("{flag} wants a value"))?;
+        let value = arguments.next().ok_or_else(|| format!("{flag} wants a value; {USAGE}"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{flag} wants a number, not `{value}`"));
         match flag.as_str() {
             "--seeds" => asked.seeds = number()?,
@@ -36,7 +25,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
                 let rule = Rule::ALL.iter().find(|rule| format!("{rule:?}") == value);
                 asked.without = Some(*rule.ok_or_else(|| format!("no rule `{value}`; one of {:?}", Rule::ALL))?);
             }
-            _ => return Err(format!("no flag `{flag}`; use --seeds, --from, --without, --tell SEED")),
+            _ => return Err(format!("no flag `{flag}`; {USAGE}")),
         }
     }
     Ok(asked)
@@ -51,22 +40,23 @@ fn main() -> ExitCode {
         }
     };
     let rules = asked.without.map_or(Rules::ALL, Rules::without);
-    let (mut failed, mut acknowledged, mut elections, mut wipes, mut hours) = (0u64, 0, 0, 0, 0.0);
+    let (mut failed, mut acknowledged, mut elections, mut wipes, mut simulated_ms) = (0u64, 0, 0, 0, 0);
     for seed in asked.from..asked.from + asked.seeds {
-        let mut world = World::new(seed, rules);
-        world.tell = asked.tell;
-        if let Err(error) = world.run(STEPS) {
+        let run = millpond_sim::run(seed, rules, asked.tell);
+        if let Some(violation) = &run.violation {
             failed += 1;
-            println!("SEED={seed} {error}");
+            println!("SEED={seed} {violation}");
         }
-        acknowledged += world.acknowledged();
-        elections += world.etcd.elections;
-        wipes += world.wipes;
-        hours += world.now_ms as f64 / 3_600_000.0;
+        acknowledged += run.acknowledged;
+        elections += run.elections;
+        wipes += run.wipes;
+        simulated_ms += run.simulated_ms;
     }
     println!(
-        "seeds={} from={} failed={failed} acknowledged={acknowledged} elections={elections} wipes={wipes} simulated_hours={hours:.2}",
-        asked.seeds, asked.from
+        "seeds={} from={} violations={failed} acknowledged={acknowledged} elections={elections} lost_disks={wipes} simulated_hours={:.1}",
+        asked.seeds,
+        asked.from,
+        simulated_ms as f64 / 3_600_000.0
     );
     if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

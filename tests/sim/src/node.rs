@@ -3,8 +3,8 @@
 use crate::disk::{Disk, Log, Record};
 use crate::etcd::Manifest;
 use millpond_core::replica::{
-    Appended, Cursor, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Placed, Proposal, Push, PushReply, Recovered,
-    Refusal, Replica, Token, follows_manifest,
+    Appended, Cursor, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Placed, Proposal, Push, PushReply,
+    Recovered, Refusal, Replica, Token, follows_manifest,
 };
 use millpond_core::rules::{Rule, Rules};
 use millpond_log::batch::TimestampType;

@@ -6,7 +6,9 @@ use crate::etcd::{Etcd, TierCommit, Tiered};
 use crate::node::{Effect, Node, Upload};
 use crate::rng::Rng;
 use millpond_core::records::PartitionRecord;
-use millpond_core::replica::{Acks, Appended, Assignment, Input, Live, Now, Placed, Proposal, Push, PushReply, Refusal, Token};
+use millpond_core::replica::{
+    Acks, Appended, Assignment, Input, Live, Now, Placed, Proposal, Push, PushReply, Refusal, Token,
+};
 use millpond_core::rules::{Rule, Rules};
 use millpond_log::{Batch, BrokerId, LeaderEpoch, Offset, Rid, TimestampMs, WalGen};
 use std::collections::BTreeMap;
@@ -19,6 +21,8 @@ const REPLICAS: u32 = 3;
 const WIRE_MAX: usize = 60;
 
 /// What travels. Every message may be late, and those between brokers and clients lost, repeated or reordered.
+// A few dozen exist at a time; their size does not matter.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub(crate) enum Msg {
     View { to: BrokerId, at: u64, assignment: Assignment },
@@ -235,7 +239,8 @@ impl World {
         self.clients.iter_mut().for_each(Client::resume);
         let goal = self.history.end().0 + 6;
         for step in 0..12_000 {
-            let action = if self.wire.len() > WIRE_MAX { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
+            let action =
+                if self.wire.len() > WIRE_MAX { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
             self.act(action, false)?;
             if step % 2_000 == 0 {
                 // Sessions that were ended are noticed, and what was lost on the way by the end of its connection.
@@ -368,6 +373,10 @@ impl World {
                 visible.tiered_end
             );
         }
+        if let Some(running) = &self.nodes[node].running {
+            let visible = running.replica.visible();
+            self.note(visible.hw.0 ^ visible.end.0 << 16 ^ u64::from(visible.epoch.0) << 32);
+        }
         for effect in effects {
             match effect {
                 Effect::Answer { token, result } => {
@@ -375,7 +384,12 @@ impl World {
                     if self.tell && self.check_answer(client, sequence, &result).is_err() {
                         let log = &self.nodes[node].running.as_ref().expect("it answered").log;
                         for placed in &log.batches {
-                            println!("holds {}..{} {:?}", placed.batch.base_offset(), placed.batch.end_offset(), placed.batch.producer());
+                            println!(
+                                "holds {}..{} {:?}",
+                                placed.batch.base_offset(),
+                                placed.batch.end_offset(),
+                                placed.batch.producer()
+                            );
                         }
                     }
                     self.check_answer(client, sequence, &result)?;
@@ -739,11 +753,24 @@ fn brief(input: &Input) -> String {
             let spans: Vec<String> = push
                 .batches
                 .iter()
-                .map(|placed| format!("{}..{}e{}", placed.batch.base_offset(), placed.batch.end_offset(), placed.batch.leader_epoch()))
+                .map(|placed| {
+                    format!(
+                        "{}..{}e{}",
+                        placed.batch.base_offset(),
+                        placed.batch.end_offset(),
+                        placed.batch.leader_epoch()
+                    )
+                })
                 .collect();
             format!(
                 "Push e{} from {} nonce {} prev {} {:?} hw {} tiered {} {spans:?}",
-                push.head.epoch, push.head.leader.rid, push.nonce, push.prev_offset, push.prev_epoch, push.head.hw, push.head.tiered_end
+                push.head.epoch,
+                push.head.leader.rid,
+                push.nonce,
+                push.prev_offset,
+                push.prev_epoch,
+                push.head.hw,
+                push.head.tiered_end
             )
         }
         Input::Produce { batch, .. } => format!("Produce {:?}", batch.producer()),

@@ -164,10 +164,8 @@ fn a_log_the_leader_cannot_serve_is_replaced_by_the_manifest() {
     for placed in &log_of(&[1, 2, 2, 2, 2])[..3] {
         at_end.absorb(&placed.batch, placed.append_time);
     }
-    let epochs = [(1, 0), (2, 1)].map(|(epoch, start)| millpond_log::epochs::EpochStart {
-        epoch: LeaderEpoch(epoch),
-        start: Offset(start),
-    });
+    let epochs = [(1, 0), (2, 1)]
+        .map(|(epoch, start)| millpond_log::epochs::EpochStart { epoch: LeaderEpoch(epoch), start: Offset(start) });
     let epochs = LeaderEpochs::from_entries(epochs.to_vec()).expect("in order");
     let seen = follower.step(Input::Installed(Installed { log_start: Offset(1), at_end, epochs }));
     assert_eq!((seen.ends, seen.said), (vec![3], vec![mismatch(3, Some(2))]));

@@ -97,7 +97,13 @@ fn an_office_of_another_incarnation_is_not_taken() {
 #[test]
 fn a_higher_epoch_seen_by_a_follower_deposes() {
     let mut leader = leader_of_three();
-    let reply = PushReply { rid: PEER, inc: inc(PEER), epoch: LeaderEpoch(1), nonce: 1, said: Said::Stale { seen: LeaderEpoch(4) } };
+    let reply = PushReply {
+        rid: PEER,
+        inc: inc(PEER),
+        epoch: LeaderEpoch(1),
+        nonce: 1,
+        said: Said::Stale { seen: LeaderEpoch(4) },
+    };
     leader.step(Input::Reply(reply));
     assert!(!leader.replica.visible().leads, "rule R4");
     assert_eq!(leader.replica.visible().epoch, LeaderEpoch(4));
@@ -153,7 +159,8 @@ fn the_wal_is_trimmed_only_to_what_the_manifest_holds_and_the_disk_has() {
     let mut leader = leader();
     leader.produce(1, batch(4, None), Acks::All);
     leader.sync();
-    let manifest = |log_start, tiered_end| Input::Manifest { log_start: Offset(log_start), tiered_end: Offset(tiered_end) };
+    let manifest =
+        |log_start, tiered_end| Input::Manifest { log_start: Offset(log_start), tiered_end: Offset(tiered_end) };
     assert_eq!(leader.step(manifest(0, 3)).trims, [3], "rule T6");
     assert_eq!(leader.step(manifest(0, 3)).trims, Vec::<u64>::new());
     leader.step(manifest(4, 3));
