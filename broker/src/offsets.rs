@@ -77,7 +77,7 @@ impl Broker {
                 return Ok(Some(found));
             }
         }
-        for entry in self.tail_entries(id, view, end).iter().filter(|entry| entry.max_timestamp >= time) {
+        for entry in self.tail_entries(id, view, end).iter().filter(|entry| entry.latest >= time) {
             let batches = self.tail_batch(id, entry).await?;
             if let Some(found) = first_at_or_after(&batches, time, from).map_err(|error| storage_error(&error))? {
                 return Ok(Some(found));
@@ -99,10 +99,10 @@ impl Broker {
             largest = found.map_err(|error| storage_error(&error))?;
         }
         let mut entries = self.tail_entries(id, view, end);
-        // The largest claim first; of equal ones the earliest, which a stable sort keeps in front.
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_timestamp));
+        // The largest first; of equal ones the earliest, which a stable sort keeps in front.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.latest));
         for entry in entries {
-            if largest.is_some_and(|largest: TimedOffset| largest.timestamp >= entry.max_timestamp) {
+            if largest.is_some_and(|largest: TimedOffset| largest.timestamp >= entry.latest) {
                 break;
             }
             let batches = self.tail_batch(id, &entry).await?;

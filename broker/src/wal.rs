@@ -3,6 +3,7 @@
 //! One writer thread does group commit; readers find batches through the tail index. It decides nothing about partitions.
 
 pub mod disk;
+mod file;
 mod files;
 mod group;
 mod index_file;
@@ -24,7 +25,7 @@ mod tests;
 mod writer;
 
 use millpond_log::batch::ProducerStamp;
-use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
+use millpond_log::frame::BLOCK_BYTES;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
 use queue::{Done, Item};
 use shared::{Shared, lock};
@@ -73,6 +74,8 @@ pub enum WalRecord {
         batch: Batch,
         /// The leader's time of append (rule W3).
         append_time: TimestampMs,
+        /// Largest timestamp of its records, which its header need not tell truly.
+        latest: TimestampMs,
         /// Chained hash of the log up to and with this batch (S6).
         prefix_hash: u64,
     },
@@ -213,8 +216,8 @@ pub struct TailEntry {
     pub leader_epoch: LeaderEpoch,
     /// The leader's time of append.
     pub append_time: TimestampMs,
-    /// Largest record timestamp.
-    pub max_timestamp: TimestampMs,
+    /// Largest timestamp of its records, as it was handed in: the batch's header need not tell it truly.
+    pub latest: TimestampMs,
     /// Producer fields.
     pub producer: Option<ProducerStamp>,
 }
@@ -274,9 +277,9 @@ pub enum WalError {
         /// Who wanted it.
         wanted: String,
     },
-    /// A newer version wrote it.
+    /// Another version wrote it.
     #[error("`{file}` has format {format}, which this version cannot read; use the version that wrote it", file = file.display())]
-    NewerFormat {
+    OtherFormat {
         /// The file.
         file: PathBuf,
         /// Its format.
@@ -333,10 +336,10 @@ impl Wal {
         Lsn(self.shared.durable_lsn.load(Ordering::Acquire))
     }
 
-    /// Largest batch the WAL can hold, in bytes: one file less its head and the frame's.
+    /// Largest batch the WAL takes, in bytes: about a quarter of a file.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        (self.shared.options.file_bytes - 2 * BLOCK_BYTES) as usize - FRAME_HEAD_BYTES
+        space::batch_bytes_max(self.shared.options.file_bytes)
     }
 
     /// Reserves room for a batch of `bytes` (its size).
@@ -345,8 +348,12 @@ impl Wal {
     /// back by itself after a trim, or when the disk has space again.
     #[must_use]
     pub fn reserve(&self, bytes: usize) -> Option<WalPermit> {
-        let cost = self.shared.space.reserve(bytes)?;
-        Some(WalPermit { shared: self.shared.clone(), cost })
+        let cost = self.shared.space.reserve(bytes);
+        if cost.is_none() {
+            // The writer may be able to give a file up; it may be asleep.
+            self.shared.queue.nudge();
+        }
+        Some(WalPermit { shared: self.shared.clone(), cost: cost? })
     }
 
     /// An appender that reports to `events`.
@@ -467,16 +474,18 @@ impl WalAppender {
         let mut freed: Vec<Freed> = Vec::new();
         let mut done = Some(done);
         let count = records.len();
+        // Checksums cost more than all the rest, so they are computed before the lock is taken, on the caller's core.
+        let records: Vec<(WalRecord, u32)> = records.into_iter().map(with_crc).collect();
         let mut waiting = shared.queue.lock();
         if records.is_empty() {
-            waiting.push(Item { record: None, done: done.take() });
+            waiting.push(Item { record: None, crc: 0, done: done.take() });
         }
-        for (nth, record) in records.into_iter().enumerate() {
+        for (nth, (record, crc)) in records.into_iter().enumerate() {
             let partition = partition_of(&record);
             // The queue's lock is held, so the order of sequence numbers is the order of the log.
             let seq = shared.tails.change_or_add(partition, |tail| tail.apply(&record, &mut freed));
             let last = nth + 1 == count;
-            let item = Item { record: Some((seq, record)), done: if last { done.take() } else { None } };
+            let item = Item { record: Some((seq, record)), crc, done: if last { done.take() } else { None } };
             assert!(item.bytes() <= shared.options.file_bytes - BLOCK_BYTES, "a batch larger than a WAL file");
             waiting.push(item);
         }
@@ -503,6 +512,14 @@ impl std::fmt::Debug for WalPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WalPermit").field("cost", &self.cost).finish()
     }
+}
+
+fn with_crc(record: WalRecord) -> (WalRecord, u32) {
+    let crc = match &record {
+        WalRecord::Batch { batch, .. } => crc32c::crc32c_append(crc32c::crc32c(batch.head()), batch.records_bytes()),
+        _ => 0,
+    };
+    (record, crc)
 }
 
 fn partition_of(record: &WalRecord) -> PartitionId {

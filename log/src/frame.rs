@@ -5,7 +5,7 @@
 use crate::ids::{LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, TopicId, WalGen};
 
 /// Bytes of a frame before its payload.
-pub const FRAME_HEAD_BYTES: usize = 104;
+pub const FRAME_HEAD_BYTES: usize = 112;
 
 /// Frames inside a group begin at multiples of this many bytes.
 pub const FRAME_ALIGN: u64 = 8;
@@ -17,8 +17,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// Bytes of a file's head that say something; the rest of its first block is zero.
 pub const FILE_HEAD_BYTES: usize = 48;
 
-/// Format of WAL files and frames. A reader refuses a newer one.
-pub const WAL_FORMAT: u32 = 1;
+/// Format of WAL files and frames. A reader refuses any other.
+pub const WAL_FORMAT: u32 = 2;
 
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"MPfr");
 const FILE_MAGIC: [u8; 8] = *b"MPwalfil";
@@ -109,6 +109,8 @@ pub struct Frame {
     pub base_offset: Offset,
     /// The leader's time of append.
     pub append_time: TimestampMs,
+    /// Largest timestamp of the batch's records, which the batch's own header need not tell truly.
+    pub latest: TimestampMs,
     /// Chained hash of the partition's log (S6).
     pub prefix_hash: u64,
     /// Bytes of the payload, which follows the head.
@@ -135,6 +137,7 @@ impl Frame {
             leader_epoch: LeaderEpoch(0),
             base_offset: Offset(0),
             append_time: TimestampMs(0),
+            latest: TimestampMs(0),
             prefix_hash: 0,
             payload_len: 0,
             payload_crc: 0,
@@ -160,6 +163,7 @@ impl Frame {
         out.put(self.seq.to_le_bytes());
         out.put(self.base_offset.0.to_le_bytes());
         out.put(self.append_time.0.to_le_bytes());
+        out.put(self.latest.0.to_le_bytes());
         out.put(self.prefix_hash.to_le_bytes());
         out.put(self.boot.to_le_bytes());
         out.put(self.copies.to_le_bytes());
@@ -200,6 +204,7 @@ impl Frame {
             seq: u64::from_le_bytes(fields.take()),
             base_offset: Offset(u64::from_le_bytes(fields.take())),
             append_time: TimestampMs(i64::from_le_bytes(fields.take())),
+            latest: TimestampMs(i64::from_le_bytes(fields.take())),
             prefix_hash: u64::from_le_bytes(fields.take()),
             boot: u32::from_le_bytes(fields.take()),
             copies: u32::from_le_bytes(fields.take()),
@@ -287,7 +292,7 @@ impl FileHead {
     /// Reads what `encode` wrote; `None` if that is not what `bytes` begin with.
     ///
     /// # Errors
-    /// The format's number, when the file was written by a newer version.
+    /// The format's number, when it is another than `WAL_FORMAT`.
     pub fn decode(bytes: &[u8]) -> Result<Option<FileHead>, u32> {
         let Some(bytes) = bytes.first_chunk::<FILE_HEAD_BYTES>() else { return Ok(None) };
         let mut fields = Fields { bytes: *bytes, at: 0 };
@@ -337,7 +342,7 @@ mod tests {
     fn frames() -> impl Strategy<Value = Frame> {
         let ids = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), 1..=8u8, any::<bool>(), any::<bool>());
         let place = (any::<u32>(), any::<u128>(), any::<u32>(), any::<u64>(), any::<u32>(), any::<u64>());
-        let rest = (any::<i64>(), any::<u64>(), any::<u32>(), any::<u32>());
+        let rest = (any::<i64>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<i64>());
         (ids, place, rest).prop_map(|(ids, place, rest)| Frame {
             lsn: Lsn(ids.0),
             synced_lsn: Lsn(ids.1),
@@ -352,6 +357,7 @@ mod tests {
             leader_epoch: LeaderEpoch(place.4),
             base_offset: Offset(place.5),
             append_time: TimestampMs(rest.0),
+            latest: TimestampMs(rest.4),
             prefix_hash: rest.1,
             payload_len: rest.2,
             payload_crc: rest.3,
@@ -396,11 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_named() {
-        let mut bytes = FileHead { wal_gen: WalGen(1), file: 2, first_lsn: Lsn(3) }.encode();
-        bytes[8] = 9;
-        let crc = crc32c::crc32c(&bytes[..40]);
-        bytes[40..44].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(FileHead::decode(&bytes), Err(9));
+    fn another_format_is_named() {
+        for format in [WAL_FORMAT - 1, WAL_FORMAT + 1] {
+            let mut bytes = FileHead { wal_gen: WalGen(1), file: 2, first_lsn: Lsn(3) }.encode();
+            bytes[8..12].copy_from_slice(&format.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[..40]);
+            bytes[40..44].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(FileHead::decode(&bytes), Err(format));
+        }
     }
 }

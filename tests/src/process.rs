@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// A running `millpond dev` with one broker. Killed when dropped.
 pub struct Dev {
@@ -82,6 +82,15 @@ impl Dev {
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(mut self) {
         self.end();
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    #[must_use]
+    pub fn ended(mut self) -> ExitStatus {
+        self.child.wait().expect("a child can be waited for")
     }
 
     fn end(&mut self) {

@@ -216,7 +216,8 @@ impl Shard {
                 Output::PersistEpoch(epoch) => self.records.push(WalRecord::EpochSeen { partition, epoch }),
                 Output::Append { batch, append_time, prefix_hash } => {
                     self.ends.push((partition, batch.end_offset()));
-                    self.records.push(WalRecord::Batch { partition, batch, append_time, prefix_hash });
+                    let latest = batch.max_timestamp();
+                    self.records.push(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash });
                 }
                 Output::Answer { token, result } => {
                     let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));

@@ -3,10 +3,11 @@
 //! Only here can the disk be full (rule W2); the thread then tries again until there is room.
 
 use super::disk::{Disk, is_full};
-use super::index_file::{self, FileIndex};
+use super::file::WalFile;
+use super::index_file::{self, Growing};
 use super::scan::{Cursor, Reader};
 use super::shared::Shared;
-use super::space::{Job, Space, WalFile};
+use super::space::{Job, Space};
 use millpond_log::WalGen;
 use millpond_log::frame::BLOCK_BYTES;
 use std::io;
@@ -72,8 +73,8 @@ impl Files {
                     Err(error) => return Err(error),
                 },
                 // An index is only a help for the next start: without it the file is read.
-                Job::Index(file) => {
-                    if let Err(error) = self.index(&file) {
+                Job::Index(file, grown) => {
+                    if let Err(error) = self.index(&file, grown) {
                         tracing::warn!(file = %file.path.display(), %error, "no index of a full WAL file");
                     }
                 }
@@ -98,6 +99,21 @@ impl Files {
         self.disk.rename(&temporary, &path)?;
         self.disk.sync_dir(&self.dir)?;
         Ok(WalFile { number, wal_gen: self.wal_gen, path, file, bytes: self.file_bytes })
+    }
+
+    /// Gives a file that is to be begun, and is shorter than the settings ask for, its full length.
+    pub(super) fn lengthen(&self, file: &WalFile) -> io::Result<WalFile> {
+        file.file.preallocate(self.file_bytes)?;
+        file.file.zero(file.bytes, self.file_bytes)?;
+        file.file.sync_data()?;
+        let WalFile { number, wal_gen, path, file, .. } = file;
+        Ok(WalFile {
+            number: *number,
+            wal_gen: *wal_gen,
+            path: path.clone(),
+            file: file.clone(),
+            bytes: self.file_bytes,
+        })
     }
 
     /// Zeroes a new file, so that later syncs have no metadata to write (rule W1). Stops when the writer waits for the file.
@@ -130,11 +146,12 @@ impl Files {
         Ok(fits.then(next))
     }
 
-    fn index(&self, file: &WalFile) -> io::Result<()> {
-        match read_index(file) {
-            Some(index) => index_file::write(self.disk.as_ref(), &self.dir, file, &index),
-            None => Err(io::Error::other("it does not begin with a frame")),
+    fn index(&self, file: &WalFile, grown: Option<Growing>) -> io::Result<()> {
+        let index = grown.unwrap_or_else(|| read_index(file));
+        if index.is_empty() {
+            return Err(io::Error::other("it does not begin with a frame"));
         }
+        index.write(self.disk.as_ref(), &self.dir, file)
     }
 
     /// Forgets the index of a file, so that the next start reads the file itself.
@@ -144,14 +161,17 @@ impl Files {
     }
 }
 
-/// Reads a full file from its first frame on.
-fn read_index(file: &WalFile) -> Option<FileIndex> {
+/// Makes the index of a full file by reading it from its first frame on.
+fn read_index(file: &WalFile) -> Growing {
     let mut reader = Reader::new(file);
     let mut cursor = Cursor { next_lsn: None, prev_crc: None, boot: 0, proven: 0 };
-    let (mut at, mut frames) = (BLOCK_BYTES, Vec::new());
+    let (mut at, mut index) = (BLOCK_BYTES, Growing::new(file.number));
     while let Some((group, end, after)) = reader.group(at, cursor) {
-        frames.extend(group);
+        for found in &group {
+            // However large: this thread is in nobody's way.
+            index.push(file, &found.frame, found.position, &found.detail);
+        }
         (at, cursor) = (end, after);
     }
-    Some(FileIndex { first_lsn: frames.first()?.frame.lsn, frames, end: cursor })
+    index
 }

@@ -1,6 +1,8 @@
 //! Lays out one group of frames for one vectored write. Payloads are not copied: the write reads them where they are.
 
 use super::disk::DiskFile;
+use super::scan::{self, Detail};
+use super::tail::{Times, entry_of};
 use bytes::Bytes;
 use millpond_log::frame::{
     BLOCK_BYTES, FRAME_ALIGN, FRAME_HEAD_BYTES, FileHead, Frame, FrameKind, FrameSeed, align_up,
@@ -11,7 +13,8 @@ use std::io::{self, IoSlice};
 /// What follows a frame's head.
 pub(super) enum Payload {
     Empty,
-    Batch(Batch),
+    /// A batch with the checksum of its bytes, which the appender's thread has computed.
+    Batch(Batch, u32),
     /// Bytes as they were read from another file, or made here.
     Bytes(Bytes),
 }
@@ -20,7 +23,7 @@ impl Payload {
     fn len(&self) -> usize {
         match self {
             Payload::Empty => 0,
-            Payload::Batch(batch) => batch.size(),
+            Payload::Batch(batch, _) => batch.size(),
             Payload::Bytes(bytes) => bytes.len(),
         }
     }
@@ -28,7 +31,7 @@ impl Payload {
     fn crc(&self) -> u32 {
         match self {
             Payload::Empty => crc32c::crc32c(&[]),
-            Payload::Batch(batch) => crc32c::crc32c_append(crc32c::crc32c(batch.head()), batch.records_bytes()),
+            Payload::Batch(_, crc) => *crc,
             Payload::Bytes(bytes) => crc32c::crc32c(bytes),
         }
     }
@@ -110,7 +113,7 @@ impl Group {
             out.prev_crc = crc;
             out.copies += u32::from(frame.copied || frame.kind == FrameKind::State);
             out.scratch.extend(bytes);
-            if let Payload::Batch(batch) = &payload {
+            if let Payload::Batch(batch, _) = &payload {
                 out.scratch.extend(batch.head());
             }
             out.frames.push((frame, at));
@@ -129,13 +132,25 @@ impl Group {
 }
 
 impl LaidOut {
+    /// Each frame, where it is, and what its payload says.
+    pub(super) fn frames(&self) -> impl Iterator<Item = (&Frame, u64, Detail)> {
+        self.frames.iter().zip(&self.payloads).map(|((frame, position), payload)| {
+            let detail = match payload {
+                Payload::Empty => Detail::None,
+                Payload::Batch(batch, _) => Detail::Batch(entry_of(batch, Times::of(frame))),
+                Payload::Bytes(bytes) => scan::detail(frame, bytes).expect("it was checked, or made here"),
+            };
+            (frame, *position, detail)
+        })
+    }
+
     /// Writes the group where it was laid out to go.
     pub(super) fn write(&self, file: &dyn DiskFile, position: u64) -> io::Result<()> {
         let mut slices = Vec::with_capacity(2 * self.pieces.len());
         for (stretch, payload) in &self.pieces {
             slices.push(IoSlice::new(&self.scratch[stretch.clone()]));
             match self.payloads.get(*payload) {
-                Some(Payload::Batch(batch)) => slices.push(IoSlice::new(batch.records_bytes())),
+                Some(Payload::Batch(batch, _)) => slices.push(IoSlice::new(batch.records_bytes())),
                 Some(Payload::Bytes(bytes)) => slices.push(IoSlice::new(bytes)),
                 Some(Payload::Empty) | None => {}
             }

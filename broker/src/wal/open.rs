@@ -3,11 +3,13 @@
 //! Nothing is acknowledged, and no frame written, before all that was recovered is durable (rule W3a).
 
 use super::disk::{Disk, DiskLock, is_full};
+use super::file::WalFile;
 use super::files::{self, Files};
+use super::index_file::Growing;
 use super::queue::Queue;
 use super::recovery::{self, Log, Refused, Source};
 use super::shared::{DAMAGE_NAME, Listeners, Shared, lock};
-use super::space::{FILES_READY, Space, WalFile};
+use super::space::{FILES_READY, Space};
 use super::state_file::{self, Bad, CLUSTER_BYTES_MAX, Found, Label, LabelFile};
 use super::tail::{Freed, frame_bytes};
 use super::tails::Tails;
@@ -62,7 +64,7 @@ impl Wal {
         };
         let mut log = recovery::recover(&source).map_err(|refused| match refused {
             Refused::Io(error) => WalError::Io(error),
-            Refused::Newer(newer) => WalError::NewerFormat { file: newer.path, format: newer.format },
+            Refused::OtherFormat { path, format } => WalError::OtherFormat { file: path, format },
         })?;
         opening.bad.append(&mut log.bad);
         if !opening.bad.is_empty() {
@@ -101,7 +103,7 @@ impl Opening {
             WalIdentity { cluster: cluster.to_owned(), broker, wal_gen: fresh_wal_gen, incarnation: Incarnation(0) };
         let new = Label { identity, boot: 0, settled: Lsn(0), clean_end: Lsn(0), poisoned: false };
         match found {
-            Found::Newer(format) => Err(WalError::NewerFormat { file: path.to_owned(), format }),
+            Found::OtherFormat(format) => Err(WalError::OtherFormat { file: path.to_owned(), format }),
             Found::Label(label) => {
                 if label.identity.cluster != cluster || label.identity.broker != broker {
                     let wanted = format!("broker {broker} of cluster `{cluster}`");
@@ -201,6 +203,7 @@ fn start(
         damage: Mutex::new(state_file::decode_damage(&remembered)),
         listeners: Mutex::new(Listeners::default()),
     });
+    let number = file.number;
     let mut writer = Writer {
         shared: shared.clone(),
         file,
@@ -212,6 +215,7 @@ fn start(
         marked: log.cursor.proven + 1 >= next_lsn.0,
         evictable: VecDeque::new(),
         evictable_bytes: 0,
+        index: (log.position == 0).then(|| Growing::new(number)),
         copying: None,
     };
     let files = spawn_files(shared.clone(), files)?;
@@ -240,6 +244,11 @@ fn prepare(files: &Files, options: &WalOptions, log: &mut Log) -> Result<(), Wal
         number += 1;
         log.in_use.push(Arc::new(files.create(number)?));
         log.position = 0;
+    }
+    if let Some(begun) = log.in_use.last_mut().filter(|last| log.position == 0 && last.bytes < options.file_bytes) {
+        // Cut short, or made under other settings: no file of the log is empty, so the writer could not leave it for one in
+        // which the next batch fits.
+        *begun = Arc::new(files.lengthen(begun)?);
     }
     let files_max = (options.bytes_max / options.file_bytes) as usize;
     while log.ready.len() < FILES_READY && log.in_use.len() + log.ready.len() < files_max {

@@ -1,8 +1,8 @@
 //! Reads batches of the tail: from memory where they still are, else from the files, checked (rule R13, S13).
 
 use super::TailReadError;
+use super::file::WalFile;
 use super::shared::Shared;
-use super::space::WalFile;
 use super::tail::{Place, frame_bytes};
 use bytes::Bytes;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, Frame, FrameKind};

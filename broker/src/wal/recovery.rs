@@ -4,10 +4,10 @@
 //! without saying so.
 
 use super::disk::Disk;
-use super::index_file;
+use super::file::WalFile;
+use super::index_file::{self, FileIndex};
 use super::replay::{Frames, Hole};
 use super::scan::{Cursor, Found, Reader};
-use super::space::WalFile;
 use super::state_file::Bad;
 use super::tail::Tail;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_ALIGN, FileHead, FrameKind, align_up};
@@ -16,6 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Files synced at the same time: a disk takes many syncs together for little more than the price of one, and a large WAL has
+/// hundreds of files.
+const SYNCS_AT_ONCE: usize = 16;
 
 /// What a start finds before it knows whose the files are.
 pub(super) struct Source<'a> {
@@ -51,16 +55,14 @@ pub(super) struct Log {
     unproven: Option<(u64, u64)>,
 }
 
-/// A newer version wrote the file.
-pub(super) struct NewerFormat {
-    pub(super) path: PathBuf,
-    pub(super) format: u32,
-}
-
 /// Why recovery stops.
 pub(super) enum Refused {
     Io(io::Error),
-    Newer(NewerFormat),
+    /// Another version wrote the file.
+    OtherFormat {
+        path: PathBuf,
+        format: u32,
+    },
 }
 
 impl From<io::Error> for Refused {
@@ -85,6 +87,8 @@ struct Scan<'a> {
     bad: Vec<BadPlace>,
     cursor: Cursor,
     copies: u32,
+    /// The index of the file to be read next, where it is known to continue the log.
+    peeked: Option<(usize, FileIndex)>,
     /// First frame of the group read last: in which file, where, and which it is.
     last_group: (usize, u64, u64),
 }
@@ -99,6 +103,7 @@ pub(super) fn recover(source: &Source<'_>) -> Result<Log, Refused> {
         bad: Vec::new(),
         cursor: Cursor { next_lsn: None, prev_crc: None, boot: 0, proven: 0 },
         copies: 0,
+        peeked: None,
         last_group: (0, 0, 0),
     };
     let mut unindexed = BTreeSet::new();
@@ -115,7 +120,7 @@ fn open_files(source: &Source<'_>) -> Result<Vec<Arc<WalFile>>, Refused> {
         // A head that cannot be read is a bad head: the frames speak for themselves.
         let readable = file.read_at(&mut block, 0).is_ok();
         let head = FileHead::decode(if readable { &block } else { &[] })
-            .map_err(|format| Refused::Newer(NewerFormat { path: path.clone(), format }))?;
+            .map_err(|format| Refused::OtherFormat { path: path.clone(), format })?;
         let bytes = file.len()? / BLOCK_BYTES * BLOCK_BYTES;
         heads.push((*number, path.clone(), file, bytes, head.filter(|head| head.file == *number)));
     }
@@ -143,13 +148,18 @@ impl Scan<'_> {
         let mut proof = None;
         loop {
             let file = self.files[at_file].clone();
-            if at == BLOCK_BYTES
-                && let Some(end) = self.by_index(&file)
-            {
-                self.last_group = (at_file, end, self.cursor.next_lsn.unwrap_or_default());
-                at = end;
-            } else if at == BLOCK_BYTES {
-                unindexed.insert(file.number);
+            if at == BLOCK_BYTES {
+                match self.by_index(at_file) {
+                    Some(end) => {
+                        self.last_group = (at_file, end, self.cursor.next_lsn.unwrap_or_default());
+                        at = end;
+                        if self.continues(at_file + 1) {
+                            (at_file, at, self.copies) = (at_file + 1, BLOCK_BYTES, 0);
+                            continue;
+                        }
+                    }
+                    None => _ = unindexed.insert(file.number),
+                }
             }
             let mut reader = Reader::new(&file);
             while let Some((group, end, after)) = reader.group(at, self.cursor) {
@@ -163,6 +173,13 @@ impl Scan<'_> {
             }
             // The log ends here, or has a bad place: rule W4 asks whether anything later was written after this was synced.
             let failed = reader.failed.as_ref().is_some_and(|(bad_at, _)| *bad_at <= at);
+            if !failed
+                && self.source.clean_end.is_some()
+                && self.source.clean_end.map(|end| end.0) == self.cursor.next_lsn
+            {
+                // It was closed here.
+                return Ok((at_file, at));
+            }
             let proof = *proof.get_or_insert_with(|| self.proof(at_file, at));
             let expected = self.cursor.next_lsn.unwrap_or_default();
             if !failed && proof.is_none_or(|proof| proof < expected) {
@@ -182,7 +199,15 @@ impl Scan<'_> {
             matches!(self.head(at_file), Ok(Some(_))) || reader.proof_if_begun(0).is_some()
         };
         let first = (0..self.files.len()).find(|at_file| begun(*at_file))?;
-        if let Ok(Some(head)) = self.head(first) {
+        let head = self.head(first);
+        if first > 0 {
+            // Files are begun in the order of their numbers, so the ones before this held frames.
+            let to = head.as_ref().ok().and_then(|head| Some(head.as_ref()?.first_lsn)).unwrap_or(Lsn(1));
+            let hole = Hole { from: Lsn(1), to: to.max(Lsn(2)), seq: None, copies: true };
+            let file = self.files[0].path.clone();
+            self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+        }
+        if let Ok(Some(head)) = head {
             self.cursor.next_lsn = Some(head.first_lsn.0);
         }
         Some((first, BLOCK_BYTES))
@@ -204,8 +229,8 @@ impl Scan<'_> {
         Ok(FileHead::decode(&block).ok().flatten().filter(|head| head.file == file.number))
     }
 
-    /// Takes the whole file from its index, if that continues the log. Returns where the file's last group ends.
-    fn by_index(&mut self, file: &WalFile) -> Option<u64> {
+    /// The index of a file, if it continues the log.
+    fn index_of(&self, file: &WalFile) -> Option<FileIndex> {
         let index = index_file::load(self.source.disk, self.source.dir, file)?;
         if self.cursor.next_lsn.is_some_and(|lsn| lsn != index.first_lsn.0) {
             return None;
@@ -214,6 +239,16 @@ impl Scan<'_> {
         if self.cursor.prev_crc.is_some_and(|crc| crc != first.frame.prev_crc) {
             return None;
         }
+        Some(index)
+    }
+
+    /// Takes the whole file from its index, if it has one. Returns where the file's last group ends.
+    fn by_index(&mut self, at_file: usize) -> Option<u64> {
+        let file = Arc::clone(&self.files[at_file]);
+        let index = match self.peeked.take() {
+            Some((peeked, index)) if peeked == at_file => index,
+            _ => self.index_of(&file)?,
+        };
         let last = index.frames.last()?;
         let end = align_up(last.position + last.frame.size(), BLOCK_BYTES);
         index.frames.iter().for_each(|found| self.take(file.number, found));
@@ -233,8 +268,12 @@ impl Scan<'_> {
     }
 
     /// Whether the first group of this file continues the log.
-    fn continues(&self, at_file: usize) -> bool {
+    fn continues(&mut self, at_file: usize) -> bool {
         let Some(file) = self.files.get(at_file) else { return false };
+        self.peeked = self.index_of(file).map(|index| (at_file, index));
+        if self.peeked.is_some() {
+            return true;
+        }
         Reader::new(file).group(BLOCK_BYTES, self.cursor).is_some()
     }
 
@@ -384,6 +423,12 @@ impl Log {
             file.file.read_at(&mut bytes, from)?;
             file.file.write_vectored_at(&mut [IoSlice::new(&bytes)], from)?;
         }
-        self.in_use.iter().chain(&self.ready).try_for_each(|file| file.file.sync_data())
+        let files: Vec<&WalFile> = self.in_use.iter().chain(&self.ready).map(Arc::as_ref).collect();
+        let sync = |files: &[&WalFile]| files.iter().try_for_each(|file| file.file.sync_data());
+        std::thread::scope(|scope| {
+            let parts = files.chunks(files.len().div_ceil(SYNCS_AT_ONCE).max(1));
+            let syncs: Vec<_> = parts.map(|files| scope.spawn(move || sync(files))).collect();
+            syncs.into_iter().try_for_each(|sync| sync.join().expect("a sync does not panic"))
+        })
     }
 }

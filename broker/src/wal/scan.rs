@@ -3,8 +3,8 @@
 //! It says what is there. What that means for the log is recovery's decision.
 
 use super::TailEntry;
-use super::space::WalFile;
-use super::tail::entry_of;
+use super::file::WalFile;
+use super::tail::{Times, entry_of};
 use bytes::Bytes;
 use millpond_log::Batch;
 use millpond_log::frame::{
@@ -12,8 +12,9 @@ use millpond_log::frame::{
 };
 use std::io;
 
-/// Bytes read at once.
-const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes read at once: few at first, since often only the first frame matters; more the further a reader goes.
+const CHUNK_BYTES_MIN: u64 = 16 << 10;
+const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
 /// Blocks at the head of a later file that are searched for proof before the whole of it is.
 const PROBE_BLOCKS: u64 = 64;
@@ -73,6 +74,7 @@ pub(super) struct Reader<'a> {
     seed: FrameSeed,
     window: Vec<u8>,
     window_at: u64,
+    chunk_bytes: u64,
     /// First byte that could not be read, and why.
     pub(super) failed: Option<(u64, io::Error)>,
 }
@@ -80,14 +82,15 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader of the file.
     pub(super) fn new(file: &'a WalFile) -> Reader<'a> {
-        Reader { file, seed: file.seed(), window: Vec::new(), window_at: 0, failed: None }
+        Reader { file, seed: file.seed(), window: Vec::new(), window_at: 0, chunk_bytes: CHUNK_BYTES_MIN, failed: None }
     }
 
     /// Bytes `[at, at + len)`, or what of them the file has. What cannot be read is zero, which is no frame.
     fn bytes(&mut self, at: u64, len: u64) -> &[u8] {
         let end = (at + len).min(self.file.bytes);
         if at < self.window_at || end > self.window_at + self.window.len() as u64 {
-            let size = (end.max(at) - at).max(CHUNK_BYTES).min(self.file.bytes.saturating_sub(at));
+            let size = (end.max(at) - at).max(self.chunk_bytes).min(self.file.bytes.saturating_sub(at));
+            self.chunk_bytes = (self.chunk_bytes * 2).min(CHUNK_BYTES_MAX);
             self.window.clear();
             self.window.resize(size as usize, 0);
             self.window_at = at;
@@ -169,7 +172,7 @@ pub(super) fn detail(frame: &Frame, payload: &[u8]) -> Option<Detail> {
         FrameKind::Batch => {
             let mut bytes = Bytes::copy_from_slice(payload);
             let batch = Batch::take(&mut bytes).ok()??;
-            bytes.is_empty().then(|| Detail::Batch(entry_of(&batch, frame.append_time)))
+            bytes.is_empty().then(|| Detail::Batch(entry_of(&batch, Times::of(frame))))
         }
         FrameKind::State => PartitionState::decode(payload).map(Detail::State),
         _ => payload.is_empty().then_some(Detail::None),

@@ -41,24 +41,24 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Ends all acknowledging: whoever appends is told, and the directory remembers it if it can (rule W2).
+    /// Ends all acknowledging (rule W2): the directory remembers it if it can, then whoever appends is told.
     pub(super) fn poison(&self, reason: &str) {
-        // No more room before anybody hears of it.
-        self.space.stop();
-        self.queue.clear();
         {
             let mut listeners = lock(&self.listeners);
             if listeners.poisoned.is_some() {
                 return;
             }
             listeners.poisoned = Some(reason.to_owned());
-            for events in listeners.appenders.values() {
-                // An appender that is gone wants no answer.
-                let _ = events.send(WalEvent::Poisoned { reason: reason.to_owned() });
-            }
         }
+        self.space.stop();
+        self.queue.clear();
+        // Before anybody hears of it: they end the process, and the next start has to know.
         if let Err(error) = self.relabel(|label| label.poisoned = true) {
             tracing::warn!(%error, "the WAL directory could not be marked as poisoned");
+        }
+        for events in lock(&self.listeners).appenders.values() {
+            // An appender that is gone wants no answer.
+            let _ = events.send(WalEvent::Poisoned { reason: reason.to_owned() });
         }
     }
 

@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// The disk. Clones share it. A handle opened before a `power_cut` or a `kill` answers errors afterwards.
+/// The disk. Clones share it. What a `process` opened before a `power_cut` or a `kill` answers errors afterwards.
 #[derive(Clone)]
 pub struct SimDisk {
     inner: Arc<Mutex<Inner>>,
+    /// The life of the process that holds this handle; `None` is the test itself.
+    life: Option<u64>,
 }
 
 /// What goes wrong, and when. Counts are of calls from now on, the first being 1; `None` is never.
@@ -50,6 +52,7 @@ struct Counts {
     steps: u64,
     syncs: u64,
     writes: u64,
+    bytes_read: u64,
 }
 
 #[derive(Clone)]
@@ -83,7 +86,14 @@ impl SimDisk {
             faults: Faults::default(),
             counts: Counts::default(),
         };
-        SimDisk { inner: Arc::new(Mutex::new(inner)) }
+        SimDisk { inner: Arc::new(Mutex::new(inner)), life: None }
+    }
+
+    /// The disk as a process sees it that starts now. After a `power_cut` or a `kill` it can do nothing any more.
+    #[must_use]
+    pub fn process(&self) -> SimDisk {
+        let life = self.inner().life;
+        SimDisk { inner: Arc::clone(&self.inner), life: Some(life) }
     }
 
     /// Replaces the plan of failures; counting begins anew.
@@ -185,6 +195,12 @@ impl SimDisk {
         self.inner().counts.steps
     }
 
+    /// Bytes read since the plan of failures was set.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.inner().counts.bytes_read
+    }
+
     fn change(&self, path: &Path, at: usize, change: impl Fn(&mut u8)) {
         let inner = &mut *self.inner();
         let inode = inner.names.get(path).expect("the test names a file that exists");
@@ -196,6 +212,15 @@ impl SimDisk {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The disk, if the process that asks still lives.
+    fn alive(&self) -> io::Result<MutexGuard<'_, Inner>> {
+        let inner = self.inner();
+        match self.life {
+            Some(life) if life != inner.life => Err(io::Error::other("asked by a process that is gone")),
+            _ => Ok(inner),
+        }
     }
 
     fn file(&self, life: u64, inode: u64) -> Arc<dyn DiskFile> {
@@ -293,7 +318,7 @@ impl Disk for SimDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        let mut inner = self.inner();
+        let mut inner = self.alive()?;
         if !inner.locked.insert(path.to_owned()) {
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -301,13 +326,13 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let inner = self.inner();
+        let inner = self.alive()?;
         let inside = inner.names.keys().filter(|path| path.parent() == Some(dir));
         Ok(inside.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect())
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let inner = self.inner();
+        let inner = self.alive()?;
         let inode = *inner.names.get(path).ok_or(ErrorKind::NotFound)?;
         let life = inner.life;
         drop(inner);
@@ -315,7 +340,7 @@ impl Disk for SimDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let mut inner = self.inner();
+        let mut inner = self.alive()?;
         inner.step()?;
         let inode = inner.next_inode;
         inner.next_inode += 1;
@@ -327,7 +352,7 @@ impl Disk for SimDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut inner = self.inner();
+        let mut inner = self.alive()?;
         inner.step()?;
         let inode = *inner.names.get(from).ok_or(ErrorKind::NotFound)?;
         inner.rename_now(NameChange { name: to.to_owned(), inode: Some(inode), from: Some(from.to_owned()) });
@@ -335,7 +360,7 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut inner = self.inner();
+        let mut inner = self.alive()?;
         inner.step()?;
         inner.names.get(path).ok_or(ErrorKind::NotFound)?;
         inner.rename_now(NameChange { name: path.to_owned(), inode: None, from: None });
@@ -343,7 +368,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
-        let inner = &mut *self.inner();
+        let inner = &mut *self.alive()?;
         inner.step()?;
         inner.unsynced.clear();
         inner.names_durable.clone_from(&inner.names);
@@ -384,7 +409,7 @@ impl DiskFile for SimFile {
 
     fn write_vectored_at(&self, buffers: &mut [IoSlice<'_>], position: u64) -> io::Result<()> {
         let mut inner = self.alive()?;
-        let whole: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        let whole: Vec<u8> = buffers.iter().map(|buffer| &buffer[..]).collect::<Vec<&[u8]>>().concat();
         inner.counts.writes += 1;
         if inner.faults.write_error_at == Some(inner.counts.writes) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
@@ -403,7 +428,8 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
-        let inner = self.alive()?;
+        let inner = &mut *self.alive()?;
+        inner.counts.bytes_read += buffer.len() as u64;
         let cached = &inner.inodes[&self.inode].cached;
         let range = position as usize..position as usize + buffer.len();
         buffer.copy_from_slice(cached.get(range).ok_or(ErrorKind::UnexpectedEof)?);

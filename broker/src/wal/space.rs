@@ -3,37 +3,15 @@
 //! One lock, held for arithmetic only. No I/O: the files thread makes and renames files and reports here.
 
 use super::WalUsage;
-use super::disk::DiskFile;
+use super::file::WalFile;
+use super::index_file::Growing;
 use super::tail::Freed;
-use millpond_log::WalGen;
-use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, FrameSeed};
+use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Files kept ready to be written: the ballast (rule W7), and what permits can count on.
 pub(super) const FILES_READY: usize = 3;
-
-/// A WAL file in one of its lives.
-pub(super) struct WalFile {
-    /// Its number, which is in its name.
-    pub(super) number: u64,
-    /// The WAL that seeds its frames.
-    pub(super) wal_gen: WalGen,
-    /// Where it is.
-    pub(super) path: PathBuf,
-    /// Open.
-    pub(super) file: Arc<dyn DiskFile>,
-    /// Its length: what the settings say, or what they said when it was made.
-    pub(super) bytes: u64,
-}
-
-impl WalFile {
-    /// Seed of its frames' checksums.
-    pub(super) fn seed(&self) -> FrameSeed {
-        FrameSeed::new(self.wal_gen, self.number)
-    }
-}
 
 /// The shared accounts.
 pub(super) struct Space {
@@ -51,12 +29,16 @@ struct Inner {
     ready: VecDeque<Arc<WalFile>>,
     /// Whether a file has its space, and is being zeroed before it is ready.
     zeroing: bool,
+    /// Whether a permit was refused since the last file became ready: then more than the usual number is made ready.
+    refused: bool,
     /// Whether the writer waits for a file.
     writer_waits: bool,
     /// Released by the writer, to be renamed before they are ready.
     released: VecDeque<Arc<WalFile>>,
     /// Full, to have their index written.
-    sealed: VecDeque<Arc<WalFile>>,
+    sealed: VecDeque<(Arc<WalFile>, Option<Growing>)>,
+    /// Whether a file was made since an index was written.
+    index_is_due: bool,
     highest: u64,
     reserved: u64,
     /// Largest frame reserved so far: as much of each file may stay empty, when such a frame does not fit.
@@ -83,7 +65,7 @@ pub(super) enum Job {
     /// Rename a released file to this number and hand it in.
     Recycle(Arc<WalFile>, u64),
     /// Write the index of a full file.
-    Index(Arc<WalFile>),
+    Index(Arc<WalFile>, Option<Growing>),
     /// Make a file of this number.
     Create(u64),
     /// End.
@@ -115,9 +97,11 @@ impl Space {
             in_use: in_use.into_iter().map(used).collect(),
             ready: ready.into(),
             zeroing: false,
+            refused: false,
             writer_waits: false,
             released: VecDeque::new(),
             sealed: VecDeque::new(),
+            index_is_due: false,
             highest,
             reserved: 0,
             frame_max: 0,
@@ -135,11 +119,12 @@ impl Space {
     pub(super) fn reserve(&self, bytes: usize) -> Option<u64> {
         let mut inner = self.inner();
         let frame = frame_cost(bytes as u64);
-        if inner.stopped || frame > inner.file_bytes - BLOCK_BYTES {
+        if inner.stopped || bytes > batch_bytes_max(inner.file_bytes) {
             return None;
         }
         inner.frame_max = inner.frame_max.max(frame);
         if inner.reservable() < frame {
+            inner.refused = true;
             self.wanted.notify_one();
             return None;
         }
@@ -189,12 +174,13 @@ impl Space {
     }
 
     /// Seals the file being written and begins the next. `None` while none is ready.
-    pub(super) fn roll(&self, from: u64) -> Option<Arc<WalFile>> {
+    /// `index` is the sealed file's, taken if there is a next one.
+    pub(super) fn roll(&self, from: u64, index: &mut Option<Growing>) -> Option<Arc<WalFile>> {
         let mut inner = self.inner();
         let next = inner.ready.pop_front()?;
         if let Some(used) = inner.in_use.get(&from) {
-            let full = used.file.clone();
-            inner.sealed.push_back(full);
+            let (full, index) = (used.file.clone(), index.take());
+            inner.sealed.push_back((full, index));
         }
         inner.left = next.bytes - BLOCK_BYTES;
         inner.in_use.insert(next.number, InUse { file: next.clone(), live: 0 });
@@ -218,7 +204,7 @@ impl Space {
     /// it is needed, or no more files may be made and enough of the WAL is dead to win by copying.
     pub(super) fn oldest_to_free(&self) -> Option<Oldest> {
         let inner = self.inner();
-        if inner.in_use.len() < 2 || inner.ready.len() + inner.released.len() >= FILES_READY {
+        if inner.in_use.len() < 2 || inner.released.len() + inner.ready.len() >= FILES_READY && !inner.refused {
             return None;
         }
         let (number, oldest) = inner.in_use.first_key_value()?;
@@ -236,7 +222,7 @@ impl Space {
     pub(super) fn release(&self, number: u64) {
         let mut inner = self.inner();
         if let Some(used) = inner.in_use.remove(&number) {
-            inner.sealed.retain(|sealed| sealed.number != number);
+            inner.sealed.retain(|(sealed, _)| sealed.number != number);
             inner.released.push_back(used.file);
             self.wanted.notify_one();
         }
@@ -250,18 +236,26 @@ impl Space {
             if inner.stopped {
                 return Job::Stop;
             }
+            // Between two files: a writer that takes them as fast as they are made would leave a log without indexes (rule W8).
+            // What has to be read from the file first waits until the writer does not.
+            let quick = |(_, index): &(_, Option<Growing>)| index.is_some() || !inner.writer_waits;
+            if inner.index_is_due && inner.sealed.front().is_some_and(quick) {
+                return inner.index();
+            }
             // Oldest first: the numbers that are left have no gap, whenever the power goes.
             if let Some(file) = inner.released.pop_front() {
                 inner.highest += 1;
+                inner.index_is_due = true;
                 return Job::Recycle(file, inner.highest);
             }
-            let short = inner.ready.len() < FILES_READY && inner.files() < inner.files_max;
+            let short = (inner.ready.len() < FILES_READY || inner.refused) && inner.files() < inner.files_max;
             if short && (!inner.full || retried) {
                 inner.highest += 1;
+                inner.index_is_due = true;
                 return Job::Create(inner.highest);
             }
-            if let Some(file) = inner.sealed.pop_front() {
-                return Job::Index(file);
+            if !inner.sealed.is_empty() {
+                return inner.index();
             }
             if inner.full {
                 let idle = |inner: &mut Inner| !inner.stopped && inner.released.is_empty() && inner.sealed.is_empty();
@@ -290,7 +284,7 @@ impl Space {
 
     /// Full files that have no index yet.
     pub(super) fn seal(&self, files: VecDeque<Arc<WalFile>>) {
-        self.inner().sealed.extend(files);
+        self.inner().sealed.extend(files.into_iter().map(|file| (file, None)));
     }
 
     /// A file is ready.
@@ -298,6 +292,7 @@ impl Space {
         let mut inner = self.inner();
         inner.full = false;
         inner.zeroing = false;
+        inner.refused = false;
         inner.ready.push_back(file);
     }
 
@@ -343,21 +338,70 @@ impl Inner {
         let usable = |bytes: u64| bytes.saturating_sub(self.frame_max);
         let ready = self.ready.len() as u64 + u64::from(self.zeroing);
         let all = usable(self.left) + ready * usable(file);
-        all.saturating_sub(self.kept_back() + self.file_bytes / 4 + self.reserved)
+        all.saturating_sub(self.kept_back() + self.file_bytes / 2 + self.reserved)
+    }
+
+    fn index(&mut self) -> Job {
+        self.index_is_due = false;
+        let (file, index) = self.sealed.pop_front().expect("the caller has looked");
+        Job::Index(file, index)
     }
 
     fn left_in_all(&self) -> u64 {
         self.left + self.ready.len() as u64 * (self.file_bytes - BLOCK_BYTES)
     }
 
-    /// What only giving a file up may use: copies of as much as a whole file, and states. Permits keep another quarter of a file
+    /// What only giving a file up may use: copies of as much as a whole file, and states. Permits keep another half of a file
     /// free for records without a batch (rule W7).
     fn kept_back(&self) -> u64 {
         self.file_bytes + self.file_bytes / 8 + self.frame_max
     }
 }
 
+/// Largest batch, in bytes, for which room can always be made: a quarter of a file. As much of each file may stay empty when the
+/// next batch does not fit, and the ballast grows with it.
+pub(super) const fn batch_bytes_max(file_bytes: u64) -> usize {
+    (file_bytes / 4 - BLOCK_BYTES / 2) as usize - FRAME_HEAD_BYTES
+}
+
 /// What a frame with a payload of `bytes` may take at most: it may be a group of its own, filled up to whole blocks.
 fn frame_cost(bytes: u64) -> u64 {
     bytes + FRAME_HEAD_BYTES as u64 + BLOCK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::disk::Disk;
+    use crate::wal::sim::SimDisk;
+    use millpond_log::WalGen;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    #[test]
+    fn files_made_in_haste_leave_no_file_without_its_index_behind() {
+        // Case: a start after a kill read the whole log, since the files thread had made files all the time.
+        let disk = SimDisk::new(1);
+        let file = |number: u64| {
+            let path = PathBuf::from(format!("/{number}"));
+            let file = disk.create(&path).expect("is made");
+            Arc::new(WalFile { number, wal_gen: WalGen(1), path, file, bytes: 64 << 10 })
+        };
+        let space = Space::new(64 << 10, 100, vec![file(1)], vec![file(2)], 0);
+        for number in 3..50 {
+            let mut index = Some(Growing::new(number - 2));
+            space.roll(number - 2, &mut index).expect("one is ready");
+            assert!(matches!(space.next_job(Duration::ZERO), Job::Create(made) if made == number));
+            space.set_writer_waits(true);
+            assert!(matches!(space.next_job(Duration::ZERO), Job::Index(full, Some(_)) if full.number == number - 2));
+            space.add_ready(file(number));
+        }
+        // An index that has to be read from the file first does not keep the writer waiting.
+        space.seal(VecDeque::from([file(60), file(61)]));
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(50)));
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(51)));
+        space.set_writer_waits(false);
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Index(_, None)));
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(52)));
+    }
 }

@@ -41,8 +41,8 @@ pub(super) enum Found {
     Unreadable,
     /// The newest copy.
     Label(Label),
-    /// A copy of a newer format.
-    Newer(u32),
+    /// A copy of another format.
+    OtherFormat(u32),
 }
 
 /// The identity file: two copies, written in place one after the other. It never needs new space, so that a start on a full
@@ -65,7 +65,7 @@ impl LabelFile {
         file.read_at(&mut slots, 0)?;
         let found = slots.chunks(SLOT_BYTES).map(decode_slot).collect::<Vec<Found>>();
         let found = match <[Found; 2]>::try_from(found).ok() {
-            Some([Found::Newer(format), _] | [_, Found::Newer(format)]) => Found::Newer(format),
+            Some([Found::OtherFormat(format), _] | [_, Found::OtherFormat(format)]) => Found::OtherFormat(format),
             // The first copy is written first, so it is the newer one where they differ.
             Some([Found::Label(label), _] | [_, Found::Label(label)]) => Found::Label(label),
             Some([Found::Nothing, Found::Nothing]) => Found::Nothing,
@@ -119,7 +119,7 @@ fn decode_slot(slot: &[u8]) -> Found {
     match u32::from_le_bytes(field(slot, 8)) {
         WAL_FORMAT if len >= 41 => {}
         WAL_FORMAT => return Found::Unreadable,
-        newer => return Found::Newer(newer),
+        other => return Found::OtherFormat(other),
     }
     let Ok(cluster) = std::str::from_utf8(&body[41..]) else { return Found::Unreadable };
     Found::Label(Label {

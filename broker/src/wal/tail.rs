@@ -20,6 +20,20 @@ pub(super) struct Place {
     pub(super) position: u64,
 }
 
+/// What a frame says of its batch beside the batch itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) append_time: TimestampMs,
+    pub(super) latest: TimestampMs,
+}
+
+impl Times {
+    /// Those of a batch's frame.
+    pub(super) fn of(frame: &Frame) -> Times {
+        Times { append_time: frame.append_time, latest: frame.latest }
+    }
+}
+
 /// A batch in the tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -127,8 +141,8 @@ impl Tail {
         let seq = self.next_seq.max(FIRST_SEQ);
         self.next_seq = seq + 2;
         match record {
-            WalRecord::Batch { batch, append_time, prefix_hash, partition } => {
-                self.push(*partition, batch, *append_time, *prefix_hash, seq);
+            WalRecord::Batch { batch, append_time, latest, prefix_hash, partition } => {
+                self.push(*partition, batch, Times { append_time: *append_time, latest: *latest }, *prefix_hash, seq);
             }
             WalRecord::EpochSeen { epoch, .. } => self.epoch_seen = self.epoch_seen.max(*epoch),
             WalRecord::Truncate { to, .. } => self.truncate(*to, seq, freed),
@@ -142,7 +156,7 @@ impl Tail {
         seq
     }
 
-    fn push(&mut self, partition: PartitionId, batch: &Batch, append_time: TimestampMs, prefix_hash: u64, seq: u64) {
+    fn push(&mut self, partition: PartitionId, batch: &Batch, times: Times, prefix_hash: u64, seq: u64) {
         if !self.begun {
             // A log that was never reset begins where its first batch says.
             (self.start, self.end, self.needed) = (batch.base_offset(), batch.base_offset(), batch.base_offset());
@@ -154,7 +168,7 @@ impl Tail {
             batch.base_offset(),
             self.end
         );
-        let entry = entry_of(batch, append_time);
+        let entry = entry_of(batch, times);
         self.end = entry.end;
         self.needed_bytes += u64::from(entry.size);
         self.epoch_seen = self.epoch_seen.max(entry.leader_epoch);
@@ -414,15 +428,15 @@ pub(super) struct StateRecord {
 }
 
 /// The index entry of a batch.
-pub(super) fn entry_of(batch: &Batch, append_time: TimestampMs) -> TailEntry {
+pub(super) fn entry_of(batch: &Batch, times: Times) -> TailEntry {
     TailEntry {
         base: batch.base_offset(),
         end: batch.end_offset(),
         record_count: batch.record_count(),
         size: u32::try_from(batch.size()).expect("a batch is smaller than 4 GiB"),
         leader_epoch: batch.leader_epoch(),
-        append_time,
-        max_timestamp: batch.max_timestamp(),
+        append_time: times.append_time,
+        latest: times.latest,
         producer: batch.producer(),
     }
 }
@@ -435,11 +449,12 @@ pub(super) fn frame_bytes(entry: &TailEntry) -> u64 {
 /// The fields that a frame's head has of a record.
 pub(super) fn head_of(record: &WalRecord, frame: &mut Frame) {
     let kind = match record {
-        WalRecord::Batch { partition, batch, append_time, prefix_hash } => {
+        WalRecord::Batch { partition, batch, append_time, latest, prefix_hash } => {
             frame.partition = *partition;
             frame.leader_epoch = batch.leader_epoch();
             frame.base_offset = batch.base_offset();
             frame.append_time = *append_time;
+            frame.latest = *latest;
             frame.prefix_hash = *prefix_hash;
             FrameKind::Batch
         }

@@ -5,12 +5,13 @@
 use super::WalRecord;
 mod copy;
 
+use super::file::WalFile;
 use super::group::{Group, LaidOut, Origin, Payload};
+use super::index_file::Growing;
 use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
-use super::space::WalFile;
 use super::tail::{Freed, Place, frame_bytes, head_of};
-use copy::{Copying, STATE_FRAME_BYTES, push_state};
+use copy::{Copying, Filled, STATE_FRAME_BYTES, push_state};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};
 use millpond_log::{Lsn, PartitionId};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,6 +42,8 @@ pub(super) struct Writer {
     /// Batches in memory that are on disk as well, oldest first, and their size.
     pub(super) evictable: VecDeque<(PartitionId, u64, u64)>,
     pub(super) evictable_bytes: u64,
+    /// Index of the file, unless it was begun before this start or has become large.
+    pub(super) index: Option<Growing>,
     /// The file being given up.
     pub(super) copying: Option<Copying>,
 }
@@ -108,26 +111,26 @@ impl Writer {
     /// Writes and syncs what is to be copied and these items, then completes them. Answers whether it got anything done.
     fn commit(&mut self, items: Vec<Item>) -> io::Result<bool> {
         let mut group = Group::default();
-        let mut last = false;
+        let mut filled = Filled::Nothing;
         let bytes: u64 = items.iter().map(Item::bytes).sum();
         if let Some(copying) = &mut self.copying {
             let room = self.file.bytes.saturating_sub(self.position.max(BLOCK_BYTES)).saturating_sub(bytes);
             // Before the items: a state's number is below theirs.
-            last = copying.fill(&self.shared, self.file.number, room, &mut group)?;
+            filled = copying.fill(&self.shared, self.file.number, room, &mut group)?;
         }
         let mut done = Vec::new();
         for item in items {
             if let Some((seq, record)) = item.record {
                 let mut frame = Frame { seq, ..Frame::blank(FrameKind::Batch) };
                 head_of(&record, &mut frame);
-                group.push(frame, payload_of(record));
+                group.push(frame, payload_of(record, item.crc));
             }
             done.extend(item.done);
         }
-        let did = last || !group.is_empty() || !done.is_empty();
+        let did = filled != Filled::Nothing || !group.is_empty() || !done.is_empty();
         self.write(group)?;
         self.complete(done);
-        if last {
+        if filled == Filled::Last {
             self.leave();
         }
         Ok(did)
@@ -155,8 +158,17 @@ impl Writer {
         self.next_lsn = Lsn(self.next_lsn.0 + laid_out.frames.len() as u64);
         self.marked = laid_out.frames.last().is_some_and(|(frame, _)| frame.kind == FrameKind::SyncMark);
         self.shared.durable_lsn.store(self.next_lsn.0 - 1, Ordering::Release);
+        self.grow_index(&laid_out);
         self.placed(&laid_out);
         Ok(())
+    }
+
+    fn grow_index(&mut self, group: &LaidOut) {
+        let Some(index) = &mut self.index else { return };
+        let fits = group.frames().all(|(frame, position, detail)| index.push(&self.file, frame, position, &detail));
+        if !fits {
+            self.index = None;
+        }
     }
 
     /// Tells the tails where their frames are, and lets memory go of the oldest batches.
@@ -221,9 +233,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in the next file. False while none is ready.
+    /// Goes on in the next file. False while none is ready, or if nothing is written to this one: no file of the log is empty.
     fn roll(&mut self) -> bool {
-        let Some(next) = self.shared.space.roll(self.file.number) else { return false };
+        if self.position == 0 {
+            return false;
+        }
+        let Some(next) = self.shared.space.roll(self.file.number, &mut self.index) else { return false };
+        self.index = Some(Growing::new(next.number));
         (self.file, self.position, self.copies) = (next, 0, 0);
         true
     }
@@ -260,9 +276,9 @@ impl Writer {
     }
 }
 
-fn payload_of(record: WalRecord) -> Payload {
+fn payload_of(record: WalRecord, crc: u32) -> Payload {
     match record {
-        WalRecord::Batch { batch, .. } => Payload::Batch(batch),
+        WalRecord::Batch { batch, .. } => Payload::Batch(batch, crc),
         _ => Payload::Empty,
     }
 }

@@ -34,6 +34,11 @@ pub(super) fn batch(partition: PartitionId, base: u64, records: u32, bytes: usiz
     batch
 }
 
+/// The largest timestamp of a batch, which is not what its header claims.
+fn latest_of(base: u64) -> TimestampMs {
+    TimestampMs(9_000 + base as i64)
+}
+
 pub(super) fn bytes_of(batch: &Batch) -> Vec<u8> {
     let mut bytes = Vec::new();
     batch.put(&mut bytes);
@@ -41,7 +46,7 @@ pub(super) fn bytes_of(batch: &Batch) -> Vec<u8> {
 }
 
 pub(super) fn open(disk: &SimDisk, options: &WalOptions, fresh: u64) -> Result<(Wal, Recovered), WalError> {
-    open_on(Arc::new(disk.clone()), options, fresh)
+    open_on(Arc::new(disk.process()), options, fresh)
 }
 
 pub(super) fn open_on(disk: Arc<dyn Disk>, options: &WalOptions, fresh: u64) -> Result<(Wal, Recovered), WalError> {
@@ -118,6 +123,7 @@ impl Client {
             partition,
             batch,
             append_time: TimestampMs(written.append_time),
+            latest: latest_of(base),
             prefix_hash: written.hash,
         };
         self.ticket = self.appender.append(vec![record], vec![permit]);
@@ -155,7 +161,8 @@ impl Client {
 
     pub(super) fn trim(&mut self, partition: PartitionId, to: u64) {
         self.wal.trim(partition, Offset(to));
-        self.trimmed.insert(partition, to);
+        let trimmed = self.trimmed.entry(partition).or_default();
+        *trimmed = to.max(*trimmed);
     }
 
     /// Waits until everything handed in is durable, or the WAL is poisoned.
@@ -211,8 +218,14 @@ impl Client {
 
 /// Every batch that the WAL holds of a partition, with its time of append.
 pub(super) fn read_all(wal: &Wal, partition: PartitionId) -> Result<Vec<(Batch, TimestampMs)>, TailReadError> {
-    let Some((start, end)) = wal.bounds(partition) else { return Ok(Vec::new()) };
-    runtime().block_on(wal.read(partition, start, end, usize::MAX))
+    loop {
+        let Some((start, end)) = wal.bounds(partition) else { return Ok(Vec::new()) };
+        match runtime().block_on(wal.read(partition, start, end, usize::MAX)) {
+            // What nobody needs was given up meanwhile.
+            Err(TailReadError::Trimmed { start: raised }) if raised > start => {}
+            done => return done,
+        }
+    }
 }
 
 pub(super) fn runtime() -> tokio::runtime::Runtime {
@@ -224,6 +237,10 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
 pub(super) fn state_held(client: &Client, wal: &Wal, partition: PartitionId) -> Result<Vec<Written>, String> {
     let held = read_all(wal, partition).map_err(|error| format!("{partition}: {error}"))?;
     let end = wal.bounds(partition).map_or(0, |(_, end)| end.0);
+    let entries = wal.entries(partition, Offset(0), Offset(end));
+    if let Some(entry) = entries.iter().find(|entry| entry.latest != latest_of(entry.base.0)) {
+        return Err(format!("{partition}: the index has another largest timestamp: {entry:?}"));
+    }
     let trimmed = client.trimmed.get(&partition).copied().unwrap_or_default();
     let mut complaint = String::new();
     for state in client.states(partition) {

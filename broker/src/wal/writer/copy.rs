@@ -30,17 +30,27 @@ pub(in crate::wal) struct Copying {
     unstated: Option<VecDeque<PartitionId>>,
 }
 
+/// How far a portion came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// There is no room for the next piece.
+    Nothing,
+    /// More is to come.
+    Some,
+    /// That was all: the file is given up once the group is durable.
+    Last,
+}
+
 impl Copying {
     /// Adds a portion of copies or of states to `group`, at most `room` bytes. `file` is the one being written.
-    /// Answers whether that was the last, so that the file is given up once the group is durable.
+    /// Answers how far it came.
     ///
     /// # Errors
     /// A needed frame cannot be read back: damage, found late (rules W4, S13). Its file's index is gone, so that the next start
     /// finds it.
-    pub(super) fn fill(&mut self, shared: &Shared, file: u64, room: u64, group: &mut Group) -> io::Result<bool> {
+    pub(super) fn fill(&mut self, shared: &Shared, file: u64, room: u64, group: &mut Group) -> io::Result<Filled> {
         if !self.needed.is_empty() {
-            self.fill_copies(shared, room, group)?;
-            return Ok(false);
+            return self.fill_copies(shared, room, group);
         }
         let unstated = self.unstated.get_or_insert_with(|| {
             let mut unstated = VecDeque::new();
@@ -56,10 +66,15 @@ impl Copying {
                 push_state(partition, &record, group);
             }
         }
-        Ok(unstated.is_empty())
+        Ok(match (unstated.is_empty(), fits) {
+            (true, _) => Filled::Last,
+            (false, 0) => Filled::Nothing,
+            (false, _) => Filled::Some,
+        })
     }
 
-    fn fill_copies(&mut self, shared: &Shared, room: u64, group: &mut Group) -> io::Result<()> {
+    fn fill_copies(&mut self, shared: &Shared, room: u64, group: &mut Group) -> io::Result<Filled> {
+        let before = self.needed.len();
         let mut bytes = 0;
         while let Some((partition, seq, place)) = self.needed.front().copied() {
             let held = shared.tails.look(partition, |tail| tail.durable_at(seq, place)).flatten();
@@ -74,7 +89,7 @@ impl Copying {
             }
             self.needed.pop_front();
         }
-        Ok(())
+        Ok(if self.needed.len() < before { Filled::Some } else { Filled::Nothing })
     }
 }
 
