@@ -210,6 +210,41 @@ pub struct PartitionDescription {
     pub replicas: Vec<BrokerId>,
     /// Whose copies are complete.
     pub isr: Vec<BrokerId>,
+    /// Why nobody may lead it any more, if that is so (rule B4).
+    pub loss: Option<PartitionLoss>,
+}
+
+/// What was lost of a partition of which no complete copy is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionLoss {
+    /// What happened.
+    pub cause: String,
+    /// Where the WAL is bad, if that is what happened.
+    pub place: Option<DamagedPlace>,
+    /// Where the log ends if the loss is accepted: offsets from here on are lost.
+    pub end: Offset,
+    /// How far the log is known to have reached; it may have been further. `end` if nothing tells.
+    pub known_end: Offset,
+}
+
+/// A place in the WAL that cannot be read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPlace {
+    /// The file.
+    pub file: String,
+    /// Byte position of the first bad frame.
+    pub position: u64,
+}
+
+/// A loss that was accepted, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedLoss {
+    /// The topic's name.
+    pub topic: String,
+    /// What is lost.
+    pub loss: PartitionLoss,
+    /// The unclean epoch in which the partition is led now; `None` if it was only asked.
+    pub leader_epoch: Option<LeaderEpoch>,
 }
 
 /// State of one partition's log, for operators.

@@ -6,6 +6,7 @@ use crate::api::*;
 use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
+use crate::loss;
 use crate::metrics::{Metrics, Readings};
 use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
@@ -97,6 +98,9 @@ impl Broker {
         let ProduceRequest { topic, partition, records, acks, timeout } = request;
         let deadline = clock::monotonic() + timeout;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
+            return Err(refusal);
+        }
         let started = clock::monotonic();
         let batch = admit(&topic, records).inspect_err(|error| {
             self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));

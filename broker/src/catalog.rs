@@ -1,6 +1,6 @@
 //! The topics this broker knows: names, ids, settings and the handles of their partitions. An image of the metadata store, never its source.
 
-use crate::api::{ApiError, PartitionDescription, TopicDescription, TopicRef};
+use crate::api::{ApiError, PartitionDescription, PartitionLoss, TopicDescription, TopicRef};
 use crate::partitions::shard::ShardSender;
 use crate::partitions::view::ViewReceiver;
 use millpond_core::records::{PartitionRecord, TopicRecord};
@@ -25,6 +25,8 @@ pub(crate) struct PartitionHandle {
     pub(crate) shard: ShardSender,
     pub(crate) view: ViewReceiver,
     pub(crate) placement: Placement,
+    /// Why nobody may lead it, if that is so.
+    pub(crate) loss: Option<Arc<PartitionLoss>>,
 }
 
 /// Who holds a partition, as the metadata store says.
@@ -136,6 +138,7 @@ impl Topic {
             leader_epoch: handle.placement.epoch,
             replicas: handle.placement.replicas.clone(),
             isr: handle.placement.isr.clone(),
+            loss: handle.loss.as_deref().cloned(),
         };
         TopicDescription {
             id: self.record.id,

@@ -38,6 +38,8 @@ pub struct Config {
     pub default_partitions: u32,
     /// Lease of the broker's session.
     pub lease_ttl: Duration,
+    /// How often the metadata store is told up to where the WAL is durable (rule B1a).
+    pub disk_note_interval: Duration,
     /// How often tails are looked at for flushing, and retention is applied.
     pub tier_interval: Duration,
     /// Period of the garbage collector's epoch (rule G1).
@@ -75,6 +77,7 @@ impl Config {
             default_partitions: 1,
             // Section 8: a silent broker is replaced within TTL + 2 s.
             lease_ttl: Duration::from_secs(6),
+            disk_note_interval: Duration::from_secs(10),
             tier_interval: Duration::from_secs(1),
             // Rule G1: at most once per hour.
             gc_period: Duration::from_secs(3600),

@@ -5,6 +5,7 @@
 use crate::api::{AbortedTxn, ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation};
 use crate::broker::Broker;
 use crate::clock;
+use crate::loss;
 use crate::partitions::view::{PartitionView, ViewReceiver};
 use crate::refusals::{end_not_proven, not_leader, storage_error};
 use crate::tiered::TieredError;
@@ -26,6 +27,14 @@ struct Budget {
     may_overshoot: bool,
 }
 
+/// One partition of a request.
+struct Watched {
+    id: PartitionId,
+    view: ViewReceiver,
+    /// The refusal of what is not in object storage, if nobody may lead the partition.
+    lost: Option<ApiError>,
+}
+
 struct Read {
     batches: Vec<Batch>,
     /// More would have been there: waiting cannot make this partition fuller (case F5).
@@ -38,23 +47,24 @@ impl Broker {
     /// Answers by `wait_max` whether the object store does or not (case F4): what could not be read by then comes back empty.
     pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
         let deadline = clock::monotonic() + request.wait_max;
-        let mut watched: Vec<Result<(PartitionId, ViewReceiver), ApiError>> = request
-            .partitions
-            .iter()
-            .map(|wanted| {
-                self.partition(&wanted.topic, wanted.partition).map(|handle| (handle.id, handle.view.clone()))
-            })
-            .collect();
+        let mut watched: Vec<Result<Watched, ApiError>> =
+            request.partitions.iter().map(|wanted| self.watched(wanted)).collect();
         loop {
             let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
                 self.count_fetched(&answer);
                 return answer;
             }
-            let changes = watched.iter_mut().flatten().map(|(_, view)| Box::pin(view.changed()));
+            let changes = watched.iter_mut().flatten().map(|watched| Box::pin(watched.view.changed()));
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
         }
+    }
+
+    fn watched(&self, wanted: &FetchPartition) -> Result<Watched, ApiError> {
+        let (topic, handle) = self.inner().catalog.partition(&wanted.topic, wanted.partition)?;
+        let lost = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower);
+        Ok(Watched { id: handle.id, view: handle.view, lost })
     }
 
     fn count_fetched(&self, answer: &[FetchedPartition]) {
@@ -66,7 +76,7 @@ impl Broker {
     async fn read_all(
         &self,
         request: &FetchRequest,
-        watched: &mut [Result<(PartitionId, ViewReceiver), ApiError>],
+        watched: &mut [Result<Watched, ApiError>],
         deadline: Instant,
     ) -> (Vec<FetchedPartition>, bool) {
         let mut total = 0;
@@ -75,12 +85,12 @@ impl Broker {
         for (wanted, source) in request.partitions.iter().zip(watched) {
             let fetched = match source {
                 Err(error) => failed(None, error.clone()),
-                Ok((id, view)) => {
+                Ok(watched) => {
                     let budget = Budget {
                         bytes: wanted.bytes_max.min(request.bytes_max.saturating_sub(total)),
                         may_overshoot: total == 0,
                     };
-                    let (fetched, filled) = self.read_one(request, wanted, *id, view, budget, deadline).await;
+                    let (fetched, filled) = self.read_one(request, wanted, watched, budget, deadline).await;
                     complete |= filled;
                     fetched
                 }
@@ -96,13 +106,16 @@ impl Broker {
         &self,
         request: &FetchRequest,
         wanted: &FetchPartition,
-        id: PartitionId,
-        receiver: &mut ViewReceiver,
+        watched: &mut Watched,
         budget: Budget,
         deadline: Instant,
     ) -> (FetchedPartition, bool) {
         for _ in 0..LOOKS_MAX {
-            let view = receiver.borrow_and_update().clone();
+            let view = watched.view.borrow_and_update().clone();
+            // Of a partition that nobody may lead only what is in object storage is served (rule F4).
+            if let Some(refusal) = watched.lost.clone().filter(|_| wanted.offset >= view.visible.tiered_end) {
+                return (failed(Some(&view), refusal), true);
+            }
             if let Err(error) =
                 check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset))
             {
@@ -115,13 +128,13 @@ impl Broker {
             if wanted.offset >= end {
                 return (answered(&view, request.isolation, Vec::new()), false);
             }
-            match self.read_batches(&view, id, wanted.offset..end, budget, request.scan, deadline).await {
+            match self.read_batches(&view, watched.id, wanted.offset..end, budget, request.scan, deadline).await {
                 Ok(Some(read)) => return (answered(&view, request.isolation, read.batches), read.filled),
                 Ok(None) => {}
                 Err(error) => return (failed(Some(&view), error), true),
             }
         }
-        let view = receiver.borrow().clone();
+        let view = watched.view.borrow().clone();
         let moving =
             ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry");
         (failed(Some(&view), moving), true)

@@ -10,6 +10,7 @@ pub mod config;
 mod fetch;
 pub mod front;
 mod gc;
+mod loss;
 mod metrics;
 mod office;
 mod offsets;

@@ -3,13 +3,12 @@
 use crate::broker::Broker;
 use crate::catalog::{PartitionHandle, Placement, Topic};
 use crate::partitions::shard::ShardMsg;
-use crate::wal::Wal;
+use crate::wal::{Wal, WalError};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, PartitionId};
-use millpond_metadata::store::{
-    Election, Image, Outcome, Registered, Registration, Session, Store, StoreError, Versioned,
-};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, PartitionId, WalGen};
+use millpond_metadata::kv::Revision;
+use millpond_metadata::store::{self, Election, Image, Outcome, Registered, Session, Store, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +19,8 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Why a broker cannot take office. It has to stop.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OfficeError {
-    /// Rule B1a. Nothing is lost that other replicas hold; this disk may not speak for them.
-    #[error("the data directory is not the one that registered last ({reason}); start with an empty one")]
+    /// Rule B1a, while the broker ran: another process took its id. The next start finds out what that means (rule B4).
+    #[error("another disk registered under this broker's id ({reason}); this one may not speak for its partitions")]
     StaleDisk { reason: String },
     /// Rule K7.
     #[error("the metadata is older than this disk ({reason}); it was restored from a backup, or is another cluster's")]
@@ -40,21 +39,68 @@ pub(crate) struct Registrar {
     pub(crate) broker: BrokerId,
     pub(crate) record: SessionRecord,
     pub(crate) ttl: Duration,
+    /// How often the disk's durable position is told.
+    pub(crate) note_interval: Duration,
+}
+
+/// A session, and what the metadata store knows of this broker's disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Registration {
+    pub(crate) session: Session,
+    /// Revision of the disk's record.
+    disk: Revision,
+    /// The position it tells; `None` until it is confirmed that the disk carries the session's incarnation.
+    noted: Option<Lsn>,
 }
 
 impl Registrar {
-    /// Registers, and makes the WAL carry the incarnation before anything is served (rule B1a).
-    pub(crate) async fn register(&self, disk_inc: Incarnation) -> Result<Session, OfficeError> {
-        let registration = Registration {
+    /// Registers for the first time since the start. A disk that is not the one that registered last takes another `wal_gen`,
+    /// durably, and registers as what it is then: another replica (rules B1a, B4). Returns what did not fit, too.
+    pub(crate) async fn begin(&mut self, disk_inc: Incarnation) -> Result<(Registration, Option<String>), OfficeError> {
+        match self.register(disk_inc).await {
+            Err(OfficeError::StaleDisk { reason }) => {
+                let fresh = WalGen(rand::random());
+                tracing::error!(
+                    reason,
+                    wal_gen = format!("{:016x}", fresh.0),
+                    "this disk is another replica from now on (rules B1a, B4)"
+                );
+                self.change_wal(move |wal| wal.renew(fresh)).await?;
+                self.record.wal_gen = fresh;
+                Ok((self.register(Incarnation(0)).await?, Some(reason)))
+            }
+            registered => registered.map(|registration| (registration, None)),
+        }
+    }
+
+    /// Registers, and makes the WAL carry the incarnation and the metadata store know it before anything is served (rule B1a).
+    async fn register(&self, mut disk_inc: Incarnation) -> Result<Registration, OfficeError> {
+        loop {
+            let session = self.open_session(disk_inc).await?;
+            self.change_wal(move |wal| wal.set_incarnation(session.inc)).await?;
+            disk_inc = session.inc;
+            let mut registration = Registration { session, disk: Revision(session.inc.0), noted: None };
+            // Fenced: the lease has ended meanwhile.
+            while self.note_disk(&mut registration).await {
+                if registration.noted.is_some() {
+                    return Ok(registration);
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    async fn open_session(&self, disk_inc: Incarnation) -> Result<Session, OfficeError> {
+        let registration = store::Registration {
             broker: self.broker,
             record: self.record.clone(),
             disk_inc,
-            durable_lsn: Lsn(0),
+            durable_lsn: self.wal.durable_lsn(),
             ttl: self.ttl,
         };
-        let session = loop {
+        loop {
             match self.store.register_broker(&registration).await {
-                Ok(Registered::Session(session)) => break session,
+                Ok(Registered::Session(session)) => return Ok(session),
                 Ok(Registered::StaleDisk { reason }) => return Err(OfficeError::StaleDisk { reason }),
                 Ok(Registered::StaleMetadata { reason }) => return Err(OfficeError::StaleMetadata { reason }),
                 Ok(Registered::Occupied { wal_gen }) => {
@@ -65,14 +111,50 @@ impl Registrar {
                 Err(error) => return Err(error.into()),
             }
             tokio::time::sleep(RETRY).await;
-        };
+        }
+    }
+
+    /// Changes what the WAL says of itself.
+    async fn change_wal(
+        &self,
+        change: impl FnOnce(Wal) -> Result<(), WalError> + Send + 'static,
+    ) -> Result<(), OfficeError> {
         let wal = self.wal.clone();
-        let noted = tokio::task::spawn_blocking(move || wal.set_incarnation(session.inc)).await;
-        noted
-            .map_err(|error| OfficeError::Wal(error.to_string()))?
-            .map_err(|error| OfficeError::Wal(error.to_string()))?;
-        self.store.refresh_broker(&session, millpond_metadata::kv::Revision(session.inc.0), Lsn(0)).await?;
-        Ok(session)
+        let changed = tokio::task::spawn_blocking(move || change(wal)).await;
+        let failed = |error: &dyn std::fmt::Display| OfficeError::Wal(error.to_string());
+        changed.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+    }
+
+    /// Tells the metadata store up to where the disk is durable, if that has moved (rule B1a): an older snapshot of the disk is
+    /// told by it. What cannot be told now is told with the next one: too low a position only proves less.
+    /// False when the session is gone.
+    async fn note_disk(&self, registration: &mut Registration) -> bool {
+        let durable = self.wal.durable_lsn();
+        if registration.noted == Some(durable) {
+            return true;
+        }
+        match self.store.refresh_broker(&registration.session, registration.disk, durable).await {
+            Ok(Outcome::Committed { revision }) => (registration.disk, registration.noted) = (revision, Some(durable)),
+            Ok(Outcome::Fenced) => return false,
+            Ok(Outcome::Conflict) => {
+                // An earlier note whose answer was lost; or another process, and then the session is gone too.
+                if let Ok(Some(disk)) = self.store.read_disk(self.broker).await {
+                    registration.disk = disk.revision;
+                }
+            }
+            Ok(Outcome::Unknown) => tracing::warn!("it is unknown whether the disk's position was noted; trying again"),
+            Err(error) => tracing::warn!(%error, "the disk's position could not be noted; trying again"),
+        }
+        true
+    }
+
+    /// Notes the disk's position again and again. Never returns.
+    async fn keep_noted(&self, registration: &mut Registration) {
+        loop {
+            tokio::time::sleep(self.note_interval).await;
+            // That the session is gone is the keep-alive's to find out.
+            let _ = self.note_disk(registration).await;
+        }
     }
 }
 
@@ -80,23 +162,26 @@ impl Registrar {
 pub(crate) async fn run(
     broker: Broker,
     registrar: Registrar,
-    mut session: Session,
+    mut registration: Registration,
     shutdown: CancellationToken,
 ) -> Result<(), OfficeError> {
     loop {
+        let session = registration.session;
         tokio::select! {
             () = shutdown.cancelled() => break,
             () = keep_alive(&registrar.store, session) => {}
+            () = registrar.keep_noted(&mut registration) => {}
         }
         tracing::warn!(incarnation = %session.inc, "the session was lost; stepping down and registering again");
         broker.session_handle().set(None);
         broker.step_down_everywhere();
-        session = registrar.register(session.inc).await?;
-        broker.take_office(session).await?;
+        registration = registrar.register(session.inc).await?;
+        broker.take_office(registration.session).await?;
     }
+    let _ = registrar.note_disk(&mut registration).await;
     broker.session_handle().set(None);
     // If this fails the lease ends by itself.
-    let _ = registrar.store.leave(&session).await;
+    let _ = registrar.store.leave(&registration.session).await;
     Ok(())
 }
 

@@ -4,13 +4,16 @@
 
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
+use crate::loss;
 use crate::partitions::view::PartitionView;
 use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::server::decode_root;
 use crate::tiered::larger;
+use crate::topics::unavailable;
 use crate::wal::TailEntry;
 use millpond_core::replica::Visible;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
-use millpond_log::{Batch, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
 
 impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
@@ -24,9 +27,12 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
-        let handle = self.partition(topic, partition)?;
+        let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
         let view = handle.view.borrow().clone();
         let visible = view.visible;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower) {
+            return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };
+        }
         if !visible.leads {
             return Err(not_leader());
         }
@@ -56,6 +62,13 @@ impl Broker {
             OffsetSpec::AtOrAfter(time) => self.first_at_or_after(handle.id, &view, end, time).await.map(timed),
             OffsetSpec::MaxTimestamp => self.first_of_largest(handle.id, &view, end).await.map(timed),
         }
+    }
+
+    /// Where a log begins that nobody leads: by a linearizable read (rule F3).
+    async fn earliest_of_lost(&self, id: PartitionId) -> Result<Option<FoundOffset>, ApiError> {
+        let root = self.inner().store.tier_root(id).await.map_err(|error| unavailable(&error))?;
+        let root = decode_root(id, root.as_ref()).map_err(|error| storage_error(&error))?;
+        Ok(Some(FoundOffset { offset: root.value.log_start, timestamp: None, leader_epoch: None }))
     }
 
     fn first_local(&self, id: PartitionId, visible: &Visible) -> Offset {

@@ -6,6 +6,7 @@ use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
+use crate::loss::{self, DiskStory};
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
@@ -21,10 +22,11 @@ use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
 use bytes::Bytes;
 use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
+use millpond_core::loss::{Standing, standing};
 use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::{ManifestError, ManifestRoot};
-use millpond_log::{ErrorCode, PartitionId, WalGen};
+use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{Store, StoreError, Versioned};
@@ -146,7 +148,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
     let session = SessionHandle::default();
-    let registrar = Registrar {
+    let mut registrar = Registrar {
         store: store.clone(),
         wal: wal.clone(),
         broker: config.id,
@@ -158,8 +160,11 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
             rack: config.rack.clone(),
         },
         ttl: config.lease_ttl,
+        note_interval: config.disk_note_interval,
     };
-    let registered = registrar.register(recovered.identity.incarnation).await?;
+    let (registration, stale) = registrar.begin(recovered.identity.incarnation).await?;
+    let registered = registration.session;
+    let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
     let metrics = Arc::new(Metrics::new());
@@ -202,7 +207,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     };
     let collector =
         Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
-    broker.open_all(&recovered).await?;
+    broker.open_all(&recovered, &story).await?;
     broker.take_office(registered).await?;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
@@ -215,7 +220,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         collector.run(until).await;
         Ok(())
     });
-    let office = office::run(broker.clone(), registrar, registered, shutdown.clone());
+    let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
     let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
@@ -309,7 +314,7 @@ fn report_damage(recovered: &Recovered) {
     for damage in &recovered.damage {
         tracing::error!(
             ?damage,
-            "synced data in the WAL cannot be read back (rule B4); its partitions stay without this replica"
+            "synced data in the WAL cannot be read back; the disk is another replica from now on (rules W4, B4)"
         );
     }
 }
@@ -328,12 +333,13 @@ fn spawn_shards(wal: &Wal, tasks: &mut JoinSet<Result<(), String>>) -> Vec<Shard
 
 impl Broker {
     /// Opens every replica that the metadata store places here.
-    async fn open_all(&self, recovered: &Recovered) -> Result<(), StartError> {
+    async fn open_all(&self, recovered: &Recovered, story: &DiskStory) -> Result<(), StartError> {
         let image = self.inner().store.load().await?;
         let (_, roots) = self.inner().store.tier_roots(None).await?;
         let in_wal: BTreeMap<PartitionId, &RecoveredPartition> =
             recovered.partitions.iter().map(|held| (held.partition, held)).collect();
-        for topic in image.topics.into_values().map(|topic| topic.value) {
+        let disk_of = |broker| image.disks.get(&broker).map(|disk| disk.value.wal_gen);
+        for topic in image.topics.values().map(|topic| topic.value.clone()) {
             if topic.state != TopicState::Active {
                 continue;
             }
@@ -343,14 +349,22 @@ impl Broker {
             for index in 0..topic.partitions {
                 let id = PartitionId { topic: topic.id, index };
                 let root = decode_root(id, roots.get(&id))?;
-                let mut handle = self.open(&topic, &config, root, in_wal.get(&id).copied()).await?;
-                if let Some(record) = image.partitions.get(&id) {
-                    handle.placement = Placement::from(&record.value);
+                let record = image.partitions.get(&id).map(|record| &record.value);
+                let lost = record.filter(|record| standing(record, self.inner().rid, disk_of) == Standing::Lost);
+                let lost = lost.map(|record| record.epoch);
+                let held = in_wal.get(&id).copied();
+                let (mut handle, known_end) = self.open(&topic, &config, root, held, lost).await?;
+                if let Some(record) = record {
+                    handle.placement = Placement::from(record);
                     handle.placement.leader = None;
+                }
+                if lost.is_some() {
+                    handle.placement.isr.clear();
+                    handle.loss = Some(Arc::new(story.loss(&handle, held.is_some(), known_end)));
                 }
                 partitions.push(handle);
             }
-            self.inner().catalog.put(Topic { record: topic, config, partitions });
+            loss::report(&self.inner().catalog.put(Topic { record: topic, config, partitions }));
         }
         Ok(())
     }
@@ -370,26 +384,26 @@ impl Broker {
         let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?.value;
         let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
         let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
-        let mut handle = self.open(topic, config, root, None).await.map_err(|error| refused(&error))?;
+        let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
         handle.placement = Placement::from(&record);
         self.lead(&handle, &record);
         Ok(handle)
     }
 
+    /// `lost` is the epoch of a partition that nobody may lead any more. Also returns how far its log is known to have reached.
     async fn open(
         &self,
         topic: &TopicRecord,
         config: &TopicConfig,
         root: Versioned<ManifestRoot>,
         in_wal: Option<&RecoveredPartition>,
-    ) -> Result<PartitionHandle, StartError> {
+        lost: Option<LeaderEpoch>,
+    ) -> Result<(PartitionHandle, Offset), StartError> {
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
-            let tried =
-                recovery::assemble(inner.rid, &root.value, in_wal, &inner.wal, &inner.tiered, config.timestamp_type)
-                    .await;
-            match tried {
+            let sources = recovery::Sources { root: &root.value, in_wal, lost, wal: &inner.wal, tiered: &inner.tiered };
+            match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
                 Ok(found) => break found,
                 // The bucket may be away for a while; a broker that waits is not ready, and not dead (case S1).
                 Err(error @ RecoveryError::Tiered { .. }) => {
@@ -422,7 +436,8 @@ impl Broker {
             revision: root.revision,
             producers: found.producers_tiered,
         })));
-        Ok(PartitionHandle { id: partition, shard, view, placement: Placement::default() })
+        let handle = PartitionHandle { id: partition, shard, view, placement: Placement::default(), loss: None };
+        Ok((handle, found.known_end))
     }
 }
 
@@ -431,7 +446,7 @@ fn shard_of(partition: PartitionId, shards: usize) -> usize {
     (partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards
 }
 
-fn decode_root(
+pub(crate) fn decode_root(
     partition: PartitionId,
     stored: Option<&Versioned<Bytes>>,
 ) -> Result<Versioned<ManifestRoot>, StartError> {

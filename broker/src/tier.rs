@@ -342,6 +342,9 @@ impl Tierer {
                 continue;
             }
             let led = &self.state.led[&partition];
+            if !led.view.borrow().visible.leads {
+                continue;
+            }
             let Some(start) = retention_start(&self.tiered, &self.wal, led, now).await else { continue };
             if start > led.root.log_start
                 && let Err(error) = self.move_log_start(partition, start).await

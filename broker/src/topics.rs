@@ -3,6 +3,7 @@
 use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
+use crate::loss;
 use crate::partitions::shard::ShardMsg;
 use crate::tier::TierRequest;
 use millpond_core::records::{Leader, TopicRecord};
@@ -107,6 +108,8 @@ impl Broker {
             // The tombstone was seen as committed: the frames may go (rules K6, S14).
             let _ = handle.shard.send(ShardMsg::Drop { partition: handle.id });
         }
+        self.forget_damage(topic.partitions.iter().filter(|handle| handle.loss.is_some()).map(|handle| handle.id))
+            .await;
         Ok(())
     }
 
@@ -193,7 +196,10 @@ impl Broker {
         partition: u32,
         before: Option<Offset>,
     ) -> Result<Offset, ApiError> {
-        let handle = self.partition(topic, partition)?;
+        let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
+            return Err(refusal);
+        }
         let (done, answer) = oneshot::channel();
         self.inner().tier.send(TierRequest::DeleteRecords { partition: handle.id, before, done });
         answer.await.map_err(|_| stopping())?
@@ -255,7 +261,7 @@ fn exists(name: &str) -> ApiError {
     ApiError::new(ErrorCode::TopicAlreadyExists, format!("a topic is named `{name}` already"))
 }
 
-fn unavailable(error: &StoreError) -> ApiError {
+pub(crate) fn unavailable(error: &StoreError) -> ApiError {
     match error {
         StoreError::Refused(reason) => ApiError::new(ErrorCode::InvalidRequest, reason.clone()),
         error => ApiError::new(

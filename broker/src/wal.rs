@@ -183,6 +183,8 @@ pub struct RecoveredPartition {
     pub start: Offset,
     /// Log end offset.
     pub end: Offset,
+    /// How far the log is known to have reached before it was damaged; `end` where nothing is lost, or nothing tells.
+    pub known_end: Offset,
     /// High watermark; never above what is held.
     pub hw: Offset,
     /// Chained hash at `end`.
@@ -327,7 +329,11 @@ impl Wal {
     /// # Errors
     /// `Io`: the next start reports it again.
     pub fn settle_damage(&self, partition: PartitionId) -> Result<(), WalError> {
-        self.shared.remember(|damage| damage.retain(|bad| bad.partition.is_none_or(|(lost, _)| lost != partition)))
+        let of_others = |bad: &state_file::Bad| bad.partition.is_none_or(|(lost, _)| lost != partition);
+        if lock(&self.shared.damage).iter().all(of_others) {
+            return Ok(());
+        }
+        self.shared.remember(|damage| damage.retain(of_others))
     }
 
     /// Newest durable frame (rule B1a).

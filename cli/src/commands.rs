@@ -9,6 +9,7 @@ mod deliveries;
 mod demo;
 mod dev;
 mod man;
+mod partition;
 mod produce;
 mod status;
 mod topic;
@@ -27,6 +28,8 @@ pub(crate) enum Command {
     Broker(broker::Args),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
+    /// Repair single partitions
+    Partition(partition::Args),
     /// Write records, one for each line of input
     Produce(produce::Args),
     /// Read records and print them
@@ -48,6 +51,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
         Command::Dev(args) => client(dev::run(args)),
         Command::Broker(args) => client(broker::run(args)),
         Command::Topic(args) => client(topic::run(args)),
+        Command::Partition(args) => client(partition::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),

@@ -4,6 +4,7 @@
 
 pub mod election;
 pub mod flush;
+pub mod loss;
 pub mod records;
 pub mod replica;
 pub mod rules;

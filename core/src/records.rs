@@ -6,7 +6,7 @@
 mod text;
 
 use crate::topic_name::TopicName;
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Rid, TopicId, WalGen};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -157,6 +157,32 @@ pub struct DropRecord {
     /// The tier root of a partition that was deleted, opaque here: everything it names is dropped.
     #[serde(with = "text::bytes")]
     pub root: Option<Vec<u8>>,
+}
+
+/// What an operator accepted as lost: `/loss/{uuid}/{n}/{epoch}` (rule E7). Kept for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossRecord {
+    /// The unclean epoch that began with it.
+    #[serde(with = "text::number")]
+    pub epoch: LeaderEpoch,
+    /// The replica that leads since.
+    #[serde(with = "text::plain")]
+    pub leader: Rid,
+    /// The replicas that held all that was committed, and are gone.
+    #[serde(with = "text::list")]
+    pub lost: Vec<Rid>,
+    /// Where the log ended from then on: whatever was at or after it is lost.
+    #[serde(with = "text::number")]
+    pub end: Offset,
+    /// How far the log is known to have reached. It may have been further.
+    #[serde(with = "text::number")]
+    pub known_end: Offset,
+    /// Where object storage ended.
+    #[serde(with = "text::number")]
+    pub tiered_end: Offset,
+    /// What happened, for people.
+    pub cause: String,
 }
 
 #[cfg(test)]

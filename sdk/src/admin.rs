@@ -1,7 +1,9 @@
 //! Topics, partitions and the cluster, for operators and tools.
 
 use crate::client::{Client, Repeat, admin_client, answer, log_client};
-use crate::description::{ClusterDescription, FoundOffset, PartitionStatus, TopicDescription};
+use crate::description::{
+    AcceptedLoss, ClusterDescription, FoundOffset, PartitionLoss, PartitionStatus, TopicDescription,
+};
 use crate::error::Error;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
@@ -197,7 +199,35 @@ impl Admin {
             let request = v1::DescribePartitionRequest { topic: Some(v1::TopicRef::name(name)), partition };
             answer(admin_client(channel).describe_partition(request).await)
         };
-        self.client.call_leader(name, partition, call).await.map(PartitionStatus::from)
+        self.client.call_reader(name, partition, call).await.map(PartitionStatus::from)
+    }
+
+    /// Accepts that what only a lost copy of a partition held is gone, for good: a broker leads it again, from what is left.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: it has lost nothing. One with `maybe_done` set: ask whether the partition has a leader.
+    pub async fn accept_loss(&self, name: &str, partition: u32) -> Result<AcceptedLoss, Error> {
+        self.loss(name, partition, false).await
+    }
+
+    /// What `accept_loss` would accept.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: it has lost nothing.
+    pub async fn validate_loss(&self, name: &str, partition: u32) -> Result<AcceptedLoss, Error> {
+        self.loss(name, partition, true).await
+    }
+
+    async fn loss(&self, name: &str, partition: u32, validate_only: bool) -> Result<AcceptedLoss, Error> {
+        let call = |channel| async move {
+            let topic = Some(v1::TopicRef::name(name));
+            let request = v1::AcceptLossRequest { topic, partition, validate_only };
+            answer(admin_client(channel).accept_loss(request).await)
+        };
+        let accepted = self.client.call(Repeat::IfNotDone, call).await?;
+        let none = || Error::new(ErrorCode::UnknownServerError, "the broker answered without the loss");
+        let loss = accepted.loss.map(PartitionLoss::from).ok_or_else(none)?;
+        Ok(AcceptedLoss { loss, leader_epoch: accepted.leader_epoch.map(LeaderEpoch) })
     }
 
     /// Looks up an offset; `None` when no record qualifies.
@@ -214,7 +244,7 @@ impl Admin {
     }
 }
 
-/// Looks up an offset at the partition's leader.
+/// Looks up an offset at the partition's leader, or, of a partition nobody may lead, at whoever serves the rest of it.
 pub(crate) async fn find_offset(
     client: &Client,
     topic: &str,
@@ -242,7 +272,7 @@ pub(crate) async fn find_offset(
             None => Err(Error::new(ErrorCode::UnknownServerError, "no answer to the offset asked for")),
         }
     };
-    let found = client.call_leader(topic, partition, call).await?;
+    let found = client.call_reader(topic, partition, call).await?;
     Ok(found.offset.map(|offset| FoundOffset {
         offset: Offset(offset),
         timestamp: found.timestamp_ms.map(TimestampMs),

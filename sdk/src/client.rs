@@ -153,6 +153,16 @@ impl Client {
         self.inner.image.read().unwrap_or_else(PoisonError::into_inner).leader(topic, partition)
     }
 
+    /// Who can be read from, from what is known: the leader, or whoever serves the rest of a partition nobody may lead.
+    pub(crate) fn reader(&self, topic: &str, partition: u32) -> Option<Leader> {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).reader(topic, partition)
+    }
+
+    /// Why a partition has no leader, as far as is known.
+    pub(crate) fn leaderless(&self, topic: &str, partition: u32) -> Error {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).leaderless(topic, partition)
+    }
+
     /// Asks for a topic unless an answer newer than `since` is there. Tries until `deadline`.
     pub(crate) async fn refresh(
         &self,
@@ -198,6 +208,32 @@ impl Client {
     where
         F: Future<Output = Result<T, Error>>,
     {
+        self.call_at(topic, partition, || self.leader(topic, partition), call).await
+    }
+
+    /// The same for a question, which whoever serves reads can answer.
+    pub(crate) async fn call_reader<T, F>(
+        &self,
+        topic: &str,
+        partition: u32,
+        call: impl Fn(Channel) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.call_at(topic, partition, || self.reader(topic, partition), call).await
+    }
+
+    async fn call_at<T, F>(
+        &self,
+        topic: &str,
+        partition: u32,
+        place: impl Fn() -> Option<Leader>,
+        call: impl Fn(Channel) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let deadline = Instant::now() + self.inner.config.api_timeout;
         let mut failures = 0;
         loop {
@@ -208,12 +244,12 @@ impl Client {
                     format!("topic `{topic}` has partitions 0 to {}, not {partition}", count.saturating_sub(1));
                 return Err(Error::new(ErrorCode::UnknownTopicOrPartition, message).given_up());
             }
-            let error = match self.leader(topic, partition) {
+            let error = match place() {
                 Some(leader) => match self.call_once(leader.address, &call).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) => error,
                 },
-                None => Error::new(ErrorCode::LeaderNotAvailable, format!("{topic}:{partition} has no leader")),
+                None => self.leaderless(topic, partition),
             };
             failures += 1;
             let Some(pause) = self.pause(&error, failures, deadline) else { return Err(error) };

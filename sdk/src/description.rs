@@ -31,6 +31,33 @@ pub struct PartitionDescription {
     pub replicas: Vec<BrokerId>,
     /// Brokers whose copy is complete.
     pub isr: Vec<BrokerId>,
+    /// Why no broker may lead it any more, if that is so.
+    pub loss: Option<PartitionLoss>,
+}
+
+/// What is lost of a partition of which no complete copy is left. It has no leader until `Admin::accept_loss`; what is in object
+/// storage can still be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionLoss {
+    /// What happened, for a person.
+    pub cause: String,
+    /// The WAL file that is bad, and the byte position of the first bad frame in it, if that is what happened.
+    pub place: Option<(String, u64)>,
+    /// Where the log ends once the loss is accepted: records at this offset and after it are lost.
+    pub end: Offset,
+    /// How far the log is known to have reached, exclusive; it may have been further. `end` if nothing tells.
+    pub known_end: Offset,
+    /// The command line that accepts the loss.
+    pub command: String,
+}
+
+/// A loss that was accepted, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedLoss {
+    /// What is lost.
+    pub loss: PartitionLoss,
+    /// The epoch in which the partition is led from now on; `None` if it was only asked.
+    pub leader_epoch: Option<LeaderEpoch>,
 }
 
 /// Offsets and sizes of one partition's log.
@@ -108,6 +135,31 @@ impl From<v1::PartitionDescription> for PartitionDescription {
             leader_epoch: LeaderEpoch(partition.leader_epoch),
             replicas: brokers(partition.replicas),
             isr: brokers(partition.isr),
+            loss: partition.loss.map(PartitionLoss::from),
+        }
+    }
+}
+
+impl From<v1::PartitionLoss> for PartitionLoss {
+    fn from(loss: v1::PartitionLoss) -> PartitionLoss {
+        let v1::PartitionLoss { cause, file, position, end, known_end, command } = loss;
+        PartitionLoss { cause, place: file.zip(position), end: Offset(end), known_end: Offset(known_end), command }
+    }
+}
+
+impl std::fmt::Display for PartitionLoss {
+    /// One sentence: what happened, and what is lost.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.cause)?;
+        if let Some((file, position)) = &self.place {
+            write!(f, " (`{file}`, byte {position})")?;
+        }
+        match self.known_end.0.saturating_sub(self.end.0) {
+            0 => write!(f, "; if anything was acknowledged from offset {} on, it is lost", self.end),
+            count => {
+                let last = self.known_end.0 - 1;
+                write!(f, "; the {count} offsets {} to {last} are lost, with whatever came after them", self.end)
+            }
         }
     }
 }

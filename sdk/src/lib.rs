@@ -34,7 +34,8 @@ pub use client::{Client, ClientConfig};
 pub use connection::Tls;
 pub use consumer::{Consumer, ConsumerConfig, IsolationLevel, OffsetReset, StartAt};
 pub use description::{
-    BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionStatus, TopicDescription,
+    AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionLoss,
+    PartitionStatus, TopicDescription,
 };
 pub use error::Error;
 pub use millpond_log::batch::{Header, TimestampType};

@@ -43,6 +43,26 @@ impl Image {
         Some(Leader { broker: broker.id, epoch: partition.leader_epoch, address: broker.grpc.clone() })
     }
 
+    /// Who can be read from: the leader, or a broker that serves what is in object storage of a partition nobody may lead.
+    pub(crate) fn reader(&self, topic: &str, partition: u32) -> Option<Leader> {
+        self.leader(topic, partition).or_else(|| {
+            let partition = self.topics.get(topic)?.topic.partitions.get(partition as usize)?;
+            partition.loss.as_ref()?;
+            let broker = partition.replicas.iter().find_map(|replica| self.brokers.get(replica))?;
+            Some(Leader { broker: broker.id, epoch: partition.leader_epoch, address: broker.grpc.clone() })
+        })
+    }
+
+    /// Why a partition has no leader, as far as is known.
+    pub(crate) fn leaderless(&self, topic: &str, partition: u32) -> Error {
+        let known = self.topics.get(topic).and_then(|known| known.topic.partitions.get(partition as usize));
+        let message = match known.and_then(|known| known.loss.as_ref()) {
+            Some(loss) => format!("{topic}:{partition} has no leader: {loss}; accept that with `{}`", loss.command),
+            None => format!("{topic}:{partition} has no leader"),
+        };
+        Error::new(ErrorCode::LeaderNotAvailable, message)
+    }
+
     /// Addresses of all brokers.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.brokers.values().map(|broker| broker.grpc.clone()).collect()

@@ -3,14 +3,20 @@
 
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Broker, Components, Config, Running, start};
+use millpond_log::Lsn;
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
+use millpond_metadata::keys::Keys;
+use millpond_metadata::store::Store;
 use object_store::ObjectStore;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+
+/// Name of its cluster.
+const CLUSTER: &str = "test";
 
 /// A running broker and what it takes to stop it.
 pub struct TestBroker {
@@ -43,7 +49,7 @@ impl TestBroker {
         let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
         let components = Components {
             metadata: Arc::new(metadata.clone()),
-            cluster: "test".to_owned(),
+            cluster: CLUSTER.to_owned(),
             objects,
             disk: Arc::new(RealDisk),
         };
@@ -56,6 +62,16 @@ impl TestBroker {
     #[must_use]
     pub fn handle(&self) -> &Broker {
         &self.running.broker
+    }
+
+    /// Up to where the metadata store knows its WAL to be durable (rule B1a).
+    ///
+    /// # Panics
+    /// If it never registered.
+    pub async fn noted_position(&self) -> Lsn {
+        let store = Store::new(Arc::new(self.metadata.clone()), Keys::for_cluster(CLUSTER));
+        let disk = store.read_disk(self.handle().id()).await.expect("the metadata can be read");
+        disk.expect("the broker has registered").value.durable_lsn
     }
 
     /// Address of its gRPC door.

@@ -93,6 +93,17 @@ impl Dev {
         self.child.wait().expect("a child can be waited for")
     }
 
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "it ended with {status}");
+    }
+
     fn end(&mut self) {
         // It may have ended by itself; then there is nothing to kill.
         let _ = self.child.kill();

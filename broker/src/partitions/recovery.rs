@@ -2,6 +2,7 @@
 
 use crate::tiered::{Tiered, TieredError};
 use crate::wal::{RecoveredPartition, Wal};
+use millpond_core::loss::{self, Meeting, Seam};
 use millpond_core::replica::{Recovered, Replica, expire_producers};
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
@@ -16,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) producers_tiered: ProducerTable,
     /// The WAL holds nothing that follows the manifest: its log starts here.
     pub(crate) reset_at: Option<Offset>,
+    /// How far its log is known to have reached: beyond its end if something was lost.
+    pub(crate) known_end: Offset,
 }
 
 /// Why a replica cannot be used. Its partition stays without this replica; nothing is deleted (rule K6).
@@ -39,27 +42,47 @@ pub(crate) enum RecoveryError {
     },
 }
 
-/// Assembles the replica of `root.partition`. `in_wal` is what recovery found of it, if anything.
+/// Where a replica is read from.
+#[derive(Clone, Copy)]
+pub(crate) struct Sources<'a> {
+    pub(crate) root: &'a ManifestRoot,
+    /// What recovery found of it, if anything.
+    pub(crate) in_wal: Option<&'a RecoveredPartition>,
+    /// The epoch of a partition that nobody may lead any more (rule B4): this disk is not in sync with it.
+    pub(crate) lost: Option<LeaderEpoch>,
+    pub(crate) wal: &'a Wal,
+    pub(crate) tiered: &'a Tiered,
+}
+
+/// Assembles the replica of `root.partition`.
 pub(crate) async fn assemble(
     rid: Rid,
-    root: &ManifestRoot,
-    in_wal: Option<&RecoveredPartition>,
-    wal: &Wal,
-    tiered: &Tiered,
+    sources: Sources<'_>,
     timestamp_type: TimestampType,
 ) -> Result<Found, RecoveryError> {
+    let Sources { root, in_wal, lost, wal, tiered } = sources;
     let partition = root.partition;
     let failed = |source| RecoveryError::Tiered { partition, source };
     let tiered_end = root.tiered_end;
-    if let Some(held) = in_wal.filter(|held| held.start > tiered_end && held.end > held.start) {
-        return Err(RecoveryError::Gap { partition, start: held.start, tiered_end });
-    }
-    // What ends below the manifest is all in object storage (rule R12).
-    let held = in_wal.filter(|held| held.end >= tiered_end);
-    let (end, hw, prefix_hash) = held.map_or((tiered_end, tiered_end, 0), |held| (held.end, held.hw, held.prefix_hash));
     let mut view = ManifestView::new(root.clone());
     let epochs = tiered.ask(&mut view, ManifestView::epochs).await.map_err(failed)?;
     let mut epochs = LeaderEpochs::from_entries(epochs).ok_or(RecoveryError::Epochs { partition })?;
+    if let Some(held) = in_wal.filter(|held| held.start > tiered_end && held.end > held.start) {
+        return Err(RecoveryError::Gap { partition, start: held.start, tiered_end });
+    }
+    // What is in sync never contradicts the manifest; what ends below it is all in object storage (rule R12).
+    let meeting = in_wal.map(|held| match lost {
+        Some(_) => loss::meet(&seam(held, wal, tiered_end, &epochs)),
+        None if held.end < tiered_end => Meeting::Behind,
+        None => Meeting::Continues,
+    });
+    let held = in_wal.filter(|_| meeting == Some(Meeting::Continues));
+    let (end, hw, prefix_hash) = held.map_or((tiered_end, tiered_end, 0), |held| (held.end, held.hw, held.prefix_hash));
+    // What a log of another history held says nothing about this one.
+    let of_this = in_wal.filter(|_| meeting != Some(Meeting::Diverged));
+    let known_end = of_this.map_or(end, |held| held.known_end.max(end));
+    // Of a lost log only what is in object storage is known to stand (rule F4).
+    let hw = if lost.is_some() { tiered_end } else { hw };
     let mut producers = ProducerTable::default();
     let mut last_append_time = TimestampMs::NONE;
     if let Some(newest) = root.newest() {
@@ -84,6 +107,7 @@ pub(crate) async fn assemble(
         last_append_time = entry.append_time;
     }
     let newest_epoch = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch).max(root.epoch);
+    let newest_epoch = newest_epoch.max(lost.unwrap_or_default());
     let replica = Replica::new(Recovered {
         rid,
         epoch_seen: in_wal.map_or(newest_epoch, |held| held.epoch_seen.max(newest_epoch)),
@@ -97,5 +121,18 @@ pub(crate) async fn assemble(
         last_append_time,
         timestamp_type,
     });
-    Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end) })
+    Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end), known_end })
+}
+
+/// How the log in the WAL meets the one in object storage.
+fn seam(held: &RecoveredPartition, wal: &Wal, tiered_end: Offset, epochs: &LeaderEpochs) -> Seam {
+    let last = Offset(tiered_end.0.saturating_sub(1));
+    let from = last.max(held.start);
+    Seam {
+        start: held.start,
+        end: held.end,
+        epoch: wal.entries(held.partition, from, held.end).first().map(|entry| entry.leader_epoch),
+        tiered_end,
+        tiered_epoch: if tiered_end > Offset(0) { epochs.epoch_at(last) } else { None },
+    }
 }

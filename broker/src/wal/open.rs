@@ -114,7 +114,7 @@ impl Opening {
             }
             Found::Nothing if !has_files => Ok(Opening { label: new, fresh: true, bad: Vec::new() }),
             Found::Nothing | Found::Unreadable => {
-                let bad = vec![Bad { file: path.to_owned(), position: 0, partition: None }];
+                let bad = vec![Bad { file: path.to_owned(), position: 0, partition: None, known_end: Offset(0) }];
                 Ok(Opening { label: new, fresh: true, bad })
             }
         }
@@ -226,7 +226,11 @@ fn start(
         join(files);
         return Err(error);
     }
-    let recovered = Recovered { identity, fresh: opening.fresh, partitions, damage: damage(&lock(&shared.damage)) };
+    let recovered = {
+        let bad = lock(&shared.damage);
+        note_known_ends(&mut partitions, &bad);
+        Recovered { identity, fresh: opening.fresh, partitions, damage: damage(&bad) }
+    };
     let thread = spawn_writer(writer, files, held)?;
     let guard = Guard { shared: shared.clone(), writer: Mutex::new(Some(thread)) };
     Ok((Wal { shared, guard: Arc::new(guard) }, recovered))
@@ -278,6 +282,14 @@ fn mend(shared: &Shared, writer: &mut Writer, bad: &[Bad]) -> Result<(), WalErro
     lock(&shared.damage).extend(nameless);
     shared.relabel(|label| label.settled = writer.next_lsn)?;
     Ok(())
+}
+
+/// What the frames told of each damaged log before its good part was put on record alone.
+fn note_known_ends(partitions: &mut [RecoveredPartition], bad: &[Bad]) {
+    for held in partitions {
+        let of = bad.iter().filter(|bad| bad.partition.is_some_and(|(partition, _)| partition == held.partition));
+        held.known_end = of.map(|bad| bad.known_end).fold(held.end, Offset::max);
+    }
 }
 
 /// Damage by place.

@@ -78,6 +78,8 @@ struct BadPlace {
     hole: Hole,
     /// The partition of the one frame lost, if its head could be read.
     partition: Option<PartitionId>,
+    /// The log of that partition reached at least to here: after the first record of a batch whose head could be read.
+    known_end: Offset,
 }
 
 struct Scan<'a> {
@@ -218,7 +220,7 @@ impl Scan<'_> {
         let Some(end) = self.source.clean_end.filter(|end| *end > Lsn(1)) else { return };
         let file = self.files.first().map_or_else(|| self.source.dir.to_owned(), |file| file.path.clone());
         let hole = Hole { from: Lsn(1), to: end, seq: None, copies: true };
-        self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+        self.bad.push(BadPlace { file, position: 0, hole, partition: None, known_end: Offset(0) });
         self.cursor.next_lsn = Some(end.0);
     }
 
@@ -300,6 +302,7 @@ impl Scan<'_> {
             position: at,
             hole: Hole { from: Lsn(expected), to: Lsn(proof + 1), seq: None, copies: true },
             partition: None,
+            known_end: Offset(0),
         };
         for later in at_file..self.files.len() {
             let file = self.files[later].clone();
@@ -339,6 +342,7 @@ impl Scan<'_> {
                     position: at,
                     hole: Hole { from: frame.lsn, to: Lsn(frame.lsn.0 + 1), seq: Some(frame.seq), copies: false },
                     partition: (frame.kind != FrameKind::SyncMark).then_some(frame.partition),
+                    known_end: if frame.kind == FrameKind::Batch { frame.base_offset.plus(1) } else { Offset(0) },
                 }),
             }
             self.cursor = self.cursor.after(&frame, crc);
@@ -365,19 +369,21 @@ impl Scan<'_> {
             let replayed = frames.replay();
             let end = replayed.tail.end();
             let gone = replayed.tail.dropped;
+            let known_end = lost.iter().map(|place| place.known_end).fold(replayed.known_end, Offset::max);
             for place in &lost {
                 if !gone {
                     bad.push(Bad {
                         file: place.file.clone(),
                         position: place.position,
                         partition: Some((partition, end)),
+                        known_end,
                     });
                 }
             }
             if replayed.cut && lost.is_empty() {
                 // Frames are missing and no bad place accounts for it: the end of the log is where they are not.
                 let file = self.files[end_file].path.clone();
-                bad.push(Bad { file, position, partition: Some((partition, end)) });
+                bad.push(Bad { file, position, partition: Some((partition, end)), known_end });
             }
             tails.insert(partition, replayed.tail);
         }
@@ -388,6 +394,7 @@ impl Scan<'_> {
                     file: place.file.clone(),
                     position: place.position,
                     partition: place.partition.map(|partition| (partition, Offset(0))),
+                    known_end: place.known_end,
                 });
             }
         }

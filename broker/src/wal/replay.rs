@@ -44,6 +44,8 @@ pub(super) struct Replayed {
     pub(super) tail: Tail,
     /// Whether frames that must be there are missing: the tail ends where its good part does.
     pub(super) cut: bool,
+    /// How far the log reached, as any frame that is left tells: beyond the tail's end if it was cut.
+    pub(super) known_end: Offset,
 }
 
 impl Frames {
@@ -84,6 +86,7 @@ impl Frames {
         self.found.sort_by_key(|piece| (piece.seq, std::cmp::Reverse(piece.lsn)));
         self.found.dedup_by_key(|piece| piece.seq);
         let end_seq = self.found.last().map_or(1, |piece| piece.seq + 1);
+        let known_end = known_end(&self.found);
         let anchor = self
             .found
             .iter()
@@ -94,20 +97,34 @@ impl Frames {
             // Without a state the first frame is there as long as its file is. If not, nothing says where the log begins.
             log.cut = self.found.first().is_some_and(|first| first.seq != FIRST_SEQ);
             log.run(&self.found);
-            return log.finish(end_seq);
+            return log.finish(end_seq, known_end);
         };
         let (before, rest) = self.found.split_at(anchor);
         let (head, after) = (rest[0], &rest[1..]);
         match (head.kind, head.detail) {
             (FrameKind::Drop, _) if after.is_empty() => {
-                return Replayed { tail: Tail::husk(head.seq, head.place.file), cut: false };
+                let tail = Tail::husk(head.seq, head.place.file);
+                return Replayed { tail, cut: false, known_end: Offset(0) };
             }
             (_, Detail::State(state)) => log.begin(before, head, state),
             _ => log.begin_at(head.offset),
         }
         log.run(after);
-        log.finish(end_seq)
+        log.finish(end_seq, known_end)
     }
+}
+
+/// Where the log ends if nothing before the last frame is missing: each frame, in order, says where it leaves the end.
+fn known_end(pieces: &[Piece]) -> Offset {
+    pieces.iter().fold(Offset(0), |end, piece| match (piece.kind, piece.detail) {
+        (FrameKind::Batch, Detail::Batch(entry)) => entry.end,
+        (FrameKind::State, Detail::State(state)) if state.first_seq > 0 => state.end.max(state.hw),
+        (FrameKind::Truncate, _) => end.min(piece.offset),
+        (FrameKind::Reset, _) => piece.offset,
+        (FrameKind::HighWatermark, _) => end.max(piece.offset),
+        (FrameKind::Drop, _) => Offset(0),
+        _ => end,
+    })
 }
 
 /// The batches that make up `[start, end)`, if all are there. Batches that were truncated may lie among them, or be missing with
@@ -213,12 +230,13 @@ impl Log {
         }
     }
 
-    fn finish(mut self, end_seq: u64) -> Replayed {
+    fn finish(mut self, end_seq: u64, known_end: Offset) -> Replayed {
         // Rules R10 and W4: the high watermark was durable before it was written down, so a shorter log has lost synced data.
         let cut = self.cut || self.hw > self.end;
         self.hw = self.hw.min(self.end);
         let start = self.start.unwrap_or_default();
         let state = PartitionState { end: self.end, hw: self.hw, first_seq: 0, end_seq };
-        Replayed { tail: Tail::recovered(state, start, self.epoch_seen, self.held), cut }
+        let known_end = known_end.max(self.end);
+        Replayed { tail: Tail::recovered(state, start, self.epoch_seen, self.held), cut, known_end }
     }
 }

@@ -174,14 +174,17 @@ pub(super) struct Bad {
     pub(super) position: u64,
     /// The partition, and where its good part ends.
     pub(super) partition: Option<(PartitionId, Offset)>,
+    /// How far that partition's log is known to have reached.
+    pub(super) known_end: Offset,
 }
 
 /// Damage as the directory remembers it, until each of its partitions is settled: one line per partition.
 pub(super) fn encode_damage(damage: &[Bad]) -> Vec<u8> {
     let line = |bad: &Bad| {
         let (file, lost) = (bad.file.display(), bad.partition);
-        let whose =
-            lost.map_or("-".to_owned(), |(partition, end)| format!("{}/{}/{end}", partition.topic, partition.index));
+        let whose = lost.map_or("-".to_owned(), |(partition, end)| {
+            format!("{}/{}/{end}/{}", partition.topic, partition.index, bad.known_end)
+        });
         format!("{} {whose} {file}\n", bad.position)
     };
     damage.iter().map(line).collect::<String>().into_bytes()
@@ -194,17 +197,18 @@ pub(super) fn decode_damage(bytes: &[u8]) -> Vec<Bad> {
         let position = words.next()?.parse().ok()?;
         let whose = words.next()?;
         let file = PathBuf::from(words.next()?);
-        let partition = match whose {
-            "-" => None,
+        let (partition, known_end) = match whose {
+            "-" => (None, Offset(0)),
             whose => {
                 let mut parts = whose.split('/');
                 let topic: TopicId = parts.next()?.parse().ok()?;
                 let index = parts.next()?.parse().ok()?;
                 let end = Offset(parts.next()?.parse().ok()?);
-                Some((PartitionId { topic, index }, end))
+                let known_end = Offset(parts.next()?.parse().ok()?);
+                (Some((PartitionId { topic, index }, end)), known_end)
             }
         };
-        Some(Bad { file, position, partition })
+        Some(Bad { file, position, partition, known_end })
     };
     String::from_utf8_lossy(bytes).lines().filter_map(line).collect()
 }

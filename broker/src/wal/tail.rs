@@ -406,6 +406,7 @@ impl Tail {
             epoch_seen: self.epoch_seen,
             start: self.start,
             end: self.end,
+            known_end: self.end,
             hw: self.hw.min(self.end),
             prefix_hash: self.held.back().map_or(self.start_hash, |held| held.prefix_hash),
         }

@@ -1,6 +1,6 @@
 //! `millpond cluster`: the brokers, and how well their partitions are. Asks the cluster, and shows what it says.
 
-use super::status::{self, PartitionState};
+use super::status::{self, LossState, PartitionState};
 use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::{self, Format, OutputArgs};
@@ -38,6 +38,7 @@ struct Described {
     partitions: usize,
     under_replicated: Vec<Place>,
     offline: Vec<Place>,
+    lost: Vec<Lost>,
     tail_bytes: u64,
     tiered_bytes: u64,
 }
@@ -51,6 +52,14 @@ struct BrokerState {
     http: String,
     leads: usize,
     replicas: usize,
+}
+
+/// A partition that nobody may lead, and why.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Lost {
+    topic: String,
+    partition: u32,
+    loss: LossState,
 }
 
 /// A partition, by name.
@@ -101,6 +110,11 @@ impl Described {
             partitions: all().count(),
             under_replicated: places(|state| state.isr.len() < state.replicas.len()),
             offline: places(|state| state.leader.is_none()),
+            lost: all()
+                .filter_map(|(topic, state)| {
+                    Some(Lost { topic: topic.clone(), partition: state.partition, loss: state.loss.clone()? })
+                })
+                .collect(),
             tail_bytes: all().filter_map(|(_, state)| state.tail_bytes).sum(),
             tiered_bytes: all().filter_map(|(_, state)| state.tiered_bytes).sum(),
         }
@@ -120,6 +134,9 @@ impl Described {
             let names: Vec<String> =
                 places.iter().map(|place| format!("{}:{}", place.topic, place.partition)).collect();
             text.push_str(&format!("{what}: {}\n", if names.is_empty() { "none".to_owned() } else { names.join(" ") }));
+        }
+        for Lost { topic, partition, loss } in &self.lost {
+            text.push_str(&status::loss_line(topic, *partition, loss));
         }
         let row = |broker: &BrokerState| {
             let rack = broker.rack.clone().unwrap_or_else(|| "-".to_owned());
@@ -148,16 +165,22 @@ mod tests {
             http: address(7480),
         };
         let cluster = ClusterDescription { id: "c".to_owned(), controller: Some(BrokerId(0)), brokers: vec![broker] };
-        Described::new(cluster, &[("t".to_owned(), vec![PartitionState::example(), PartitionState::unknown(3)])])
+        Described::new(
+            cluster,
+            &[("t".to_owned(), vec![PartitionState::example(), PartitionState::unknown(3), PartitionState::lost(4)])],
+        )
     }
 
     #[test]
     fn partitions_that_are_not_well_are_named() {
         let place = |partition| Place { topic: "t".to_owned(), partition };
         let described = described();
-        assert_eq!(described.under_replicated, [place(1), place(3)]);
-        assert_eq!(described.offline, [place(3)]);
-        assert_eq!((described.brokers[0].leads, described.brokers[0].replicas), (1, 2));
+        assert_eq!(described.under_replicated, [place(1), place(3), place(4)]);
+        assert_eq!(described.offline, [place(3), place(4)]);
+        assert_eq!((described.brokers[0].leads, described.brokers[0].replicas), (1, 3));
+        let text = described.to_text();
+        let line = "lost of t:4: the disk (`wal/1`, byte 4096); the 30 offsets 50 to 79 are lost";
+        assert!(text.contains(line) && text.contains("accept-loss t:3 --yes"), "{text}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The state of partitions, as `topic describe` and `cluster describe` show it: one question to each leader.
 
 use futures::StreamExt;
-use millpond_sdk::{Admin, BrokerId, PartitionDescription, PartitionStatus, TopicDescription};
+use millpond_sdk::{Admin, BrokerId, PartitionDescription, PartitionLoss, PartitionStatus, TopicDescription};
 use serde::Serialize;
 
 /// How many leaders are asked at once.
@@ -21,14 +21,31 @@ pub(super) struct PartitionState {
     pub(super) log_end: Option<u64>,
     pub(super) tail_bytes: Option<u64>,
     pub(super) tiered_bytes: Option<u64>,
+    /// Why nobody may lead it; null if somebody does, or may.
+    pub(super) loss: Option<LossState>,
+}
+
+/// What is lost of a partition, until somebody accepts that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct LossState {
+    pub(super) cause: String,
+    pub(super) file: Option<String>,
+    pub(super) position: Option<u64>,
+    /// Where the log ends once the loss is accepted.
+    pub(super) end: u64,
+    /// How far it is known to have reached.
+    pub(super) known_end: u64,
+    pub(super) command: String,
+    #[serde(skip)]
+    pub(super) sentence: String,
 }
 
 /// Asks for the state of every partition of a topic, in order.
 pub(super) async fn partitions(admin: &Admin, topic: &TopicDescription) -> Vec<PartitionState> {
     let asked = topic.partitions.iter().map(|partition| async {
-        let status = match partition.leader {
-            Some(_) => admin.partition_status(&topic.name, partition.index).await.ok(),
-            None => None,
+        let status = match partition.leader.is_some() || partition.loss.is_some() {
+            true => admin.partition_status(&topic.name, partition.index).await.ok(),
+            false => None,
         };
         PartitionState::new(partition, status)
     });
@@ -50,8 +67,30 @@ impl PartitionState {
             log_end: status.map(|status| status.log_end.0),
             tail_bytes: status.map(|status| status.tail_bytes),
             tiered_bytes: status.map(|status| status.tiered_bytes),
+            loss: partition.loss.as_ref().map(LossState::from),
         }
     }
+}
+
+impl From<&PartitionLoss> for LossState {
+    fn from(loss: &PartitionLoss) -> LossState {
+        let (file, position) = loss.place.clone().unzip();
+        LossState {
+            cause: loss.cause.clone(),
+            file,
+            position,
+            end: loss.end.0,
+            known_end: loss.known_end.0,
+            command: loss.command.clone(),
+            sentence: loss.to_string(),
+        }
+    }
+}
+
+/// A line about a partition's loss, and one about what to do.
+pub(super) fn loss_line(topic: &str, partition: u32, loss: &LossState) -> String {
+    let LossState { sentence, command, .. } = loss;
+    format!("lost of {topic}:{partition}: {sentence}\n  accept that with: {command}\n")
 }
 
 #[cfg(test)]
@@ -64,6 +103,7 @@ impl PartitionState {
             leader_epoch: millpond_sdk::LeaderEpoch(7),
             replicas: vec![BrokerId(0), BrokerId(1)],
             isr: vec![BrokerId(0)],
+            loss: None,
         };
         PartitionState::new(&partition, Some(PartitionStatus::default()))
     }
@@ -71,5 +111,23 @@ impl PartitionState {
     /// A partition without a leader.
     pub(super) fn unknown(partition: u32) -> PartitionState {
         PartitionState { partition, replicas: vec![0], ..PartitionState::default() }
+    }
+
+    /// A partition that lost records.
+    pub(super) fn lost(partition: u32) -> PartitionState {
+        PartitionState { loss: Some(LossState::example()), ..PartitionState::unknown(partition) }
+    }
+}
+
+#[cfg(test)]
+impl LossState {
+    pub(super) fn example() -> LossState {
+        LossState::from(&PartitionLoss {
+            cause: "the disk".to_owned(),
+            place: Some(("wal/1".to_owned(), 4096)),
+            end: millpond_sdk::Offset(50),
+            known_end: millpond_sdk::Offset(80),
+            command: "millpond partition accept-loss t:3 --yes".to_owned(),
+        })
     }
 }

@@ -282,6 +282,11 @@ impl Described {
             ]
         };
         let heading = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "TIERED", "END", "TAIL", "IN STORE"];
+        for partition in &self.partitions {
+            if let Some(loss) = &partition.loss {
+                text.push_str(&status::loss_line(&self.name, partition.partition, loss));
+            }
+        }
         text + &output::table(&heading, &self.partitions.iter().map(row).collect::<Vec<_>>())
     }
 }
@@ -337,7 +342,7 @@ mod tests {
     fn json_has_the_promised_fields() {
         let listed = Listed { name: "t".to_owned(), id: "i".to_owned(), partitions: 1, replication_factor: 1 };
         schemas::check("topic-list", &List { topics: vec![listed] });
-        let partitions = vec![PartitionState::example(), PartitionState::unknown(3)];
+        let partitions = vec![PartitionState::example(), PartitionState::unknown(3), PartitionState::lost(4)];
         let configs = BTreeMap::from([("retention.ms".to_owned(), "1".to_owned())]);
         let described = Described { name: "t".to_owned(), id: "i".to_owned(), configs, partitions };
         schemas::check("topic-describe", &described);

@@ -58,6 +58,22 @@ fn records_are_spelled_for_people() {
         &disk,
         r#"{"wal_gen":"fedcba9876543210","last_inc":null,"previous_inc":9,"durable_lsn":1152921504606846976}"#,
     );
+    let loss = LossRecord {
+        epoch: LeaderEpoch(5),
+        leader: RID,
+        lost: vec![RID],
+        end: Offset(30),
+        known_end: Offset(50),
+        tiered_end: Offset(10),
+        cause: "the disk".to_owned(),
+    };
+    check(
+        &loss,
+        concat!(
+            r#"{"epoch":5,"leader":"3.fedcba9876543210","lost":["3.fedcba9876543210"],"end":30,"known_end":50,"#,
+            r#""tiered_end":10,"cause":"the disk"}"#
+        ),
+    );
     let drop = DropRecord { objects: vec!["a".to_owned()], root: Some(vec![0, 255, 16]) };
     check(&drop, r#"{"objects":["a"],"root":"00ff10"}"#);
     check(&DropRecord::default(), r#"{"objects":[],"root":null}"#);

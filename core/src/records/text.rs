@@ -2,7 +2,7 @@
 //!
 //! Random 64-bit numbers are hexadecimal text, since JSON readers lose digits above 2^53; counters are numbers.
 
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Rid, TopicId, WalGen};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -26,7 +26,7 @@ macro_rules! spelled_as_number {
         }
     )*};
 }
-spelled_as_number!(BrokerId(u32), Incarnation(u64), LeaderEpoch(u32), Lsn(u64));
+spelled_as_number!(BrokerId(u32), Incarnation(u64), LeaderEpoch(u32), Lsn(u64), Offset(u64));
 
 impl Spelled for WalGen {
     type Spelling = String;

@@ -1,8 +1,9 @@
 //! What the store of transitions promises, over the embedded store in memory, and over one that loses answers.
 
+use millpond_core::loss::{Evidence, accept};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord, TopicRecord, TopicState};
 use millpond_log::{
-    BrokerId, Incarnation, LeaderEpoch, Lsn, PartitionId, ProducerId, Rid, TimestampMs, TopicId, WalGen,
+    BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, ProducerId, Rid, TimestampMs, TopicId, WalGen,
 };
 use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
@@ -12,7 +13,7 @@ use millpond_metadata::kv::{
 };
 use millpond_metadata::store::{
     Bumped, CreateOutcome, Election, Image, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
-    StoreError, TierCommit, TierOutcome, Versioned,
+    StoreError, TierCommit, TierOutcome, UncleanElection, Versioned,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -478,6 +479,54 @@ async fn elections_compare_partition_candidate_and_controller() {
     let out = store.elect(&first, Some(Revision(office.0 - 1)), &[election(&now, &first)]).await;
     assert_eq!(out, [Ok(Outcome::Fenced)]);
     committed(store.elect(&first, Some(office), &[election(&now, &first)]).await[0].as_ref().expect("up"));
+}
+
+/// Rule E7: one transaction that is decided on the record and the tier root, recognised when sent again, and on record for good.
+#[tokio::test]
+async fn an_accepted_loss_is_one_transaction_and_stays_on_record() {
+    let Cluster { store, lossy, .. } = cluster().await;
+    let gone = register(&store, 1).await;
+    create(&store, &gone, "t", 1, 1).await;
+    let id = partition(1, 0);
+    let tiered = committed_tier(&store, &gone, Revision::ABSENT, "root-1").await;
+    store.leave(&gone).await.expect("up");
+    let registered = store.register_broker(&registration(1, 999, 0, 0)).await.expect("up");
+    let Registered::Session(back) = registered else { panic!("{registered:?}") };
+    let seen = partition_record(&store, id).await;
+    let evidence = Evidence {
+        leader: leader(&back),
+        epoch_seen: LeaderEpoch(0),
+        end: Offset(5),
+        tiered_end: Offset(5),
+        known_end: Offset(9),
+        cause: "a test".to_owned(),
+    };
+    let disk_of = |_| Some(WalGen(999));
+    let acceptance = accept(&seen.value, evidence, disk_of).expect("it is lost");
+    let election =
+        UncleanElection { partition: id, record: seen.revision, tier_root: tiered, acceptance: acceptance.clone() };
+    let stale_root = UncleanElection { tier_root: Revision(tiered.0 - 1), ..election.clone() };
+    assert_eq!(store.accept_loss(&back, &stale_root).await, Ok(Outcome::Conflict));
+    assert_eq!(store.accept_loss(&gone, &election).await, Ok(Outcome::Fenced), "rule K4");
+    assert_eq!(store.losses().await, Ok(vec![]), "nothing was written");
+
+    lossy.lose(ANSWER);
+    assert_eq!(store.accept_loss(&back, &election).await, Ok(Outcome::Unknown));
+    let revision = committed(&store.accept_loss(&back, &election).await.expect("up"));
+    let now = partition_record(&store, id).await;
+    assert_eq!((now.revision, &now.value), (revision, &acceptance.next));
+    assert_eq!(store.losses().await, Ok(vec![(id, acceptance.loss)]));
+    // The leader of the unclean epoch commits to the manifest, and its predecessor does not (rule T5).
+    let next = TierCommit { epoch: acceptance.next.epoch, ..commit(1, 0, tiered, "root-2") };
+    assert_eq!(store.commit_tier(&gone, &[next.clone()]).await, [Ok(TierOutcome::Fenced)]);
+    assert!(matches!(store.commit_tier(&back, &[next]).await[0], Ok(TierOutcome::Committed { .. })));
+}
+
+async fn committed_tier(store: &Store, leader: &Session, base: Revision, root: &'static str) -> Revision {
+    match store.commit_tier(leader, &[commit(1, 0, base, root)]).await.remove(0) {
+        Ok(TierOutcome::Committed { revision }) => revision,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// One member of a batch that fails takes no other with it (rule K8).

@@ -197,8 +197,8 @@ impl Fetcher {
             .collect();
         for name in waiting {
             let stale = matches!(self.partitions[&name].state, State::Waiting { stale: true, .. });
-            match self.client.leader(&name.topic, name.partition) {
-                Some(leader) if !stale => self.subscribe_at(&name, leader.address.into(), leader.epoch.0),
+            match self.client.reader(&name.topic, name.partition) {
+                Some(reader) if !stale => self.subscribe_at(&name, reader.address.into(), reader.epoch.0),
                 _ => self.refresh(&name.topic, now),
             }
         }
@@ -395,11 +395,11 @@ impl Fetcher {
         self.refreshing.remove(topic);
         let names: Vec<TopicPartition> = self.partitions.keys().filter(|name| name.topic == *topic).cloned().collect();
         for name in names {
-            let has_leader = self.client.leader(topic, name.partition).is_some();
+            let has_reader = self.client.reader(topic, name.partition).is_some();
             let Some(partition) = self.partitions.get_mut(&name) else { continue };
             let State::Waiting { until, .. } = partition.state else { continue };
             match &result {
-                Ok(()) if has_leader => partition.state = State::Waiting { until, stale: false },
+                Ok(()) if has_reader => partition.state = State::Waiting { until, stale: false },
                 Ok(()) => self.retry(&name, None),
                 Err(error) => {
                     self.retry(&name, error.retry_after);

@@ -55,6 +55,8 @@ pub(super) struct Lane {
     resume_at: Option<Instant>,
     /// The leader that was known is not the leader, or cannot be reached.
     stale: bool,
+    /// Why the last try failed, for the error of what is given up.
+    trouble: Option<Error>,
 }
 
 struct Entry {
@@ -115,8 +117,8 @@ impl Lane {
     }
 
     /// Nobody leads the partition, as far as is known.
-    pub(super) fn leaderless(&mut self, now: Instant, random: f64, config: &LaneConfig) {
-        self.stale = true;
+    pub(super) fn leaderless(&mut self, why: Error, now: Instant, random: f64, config: &LaneConfig) {
+        (self.stale, self.trouble) = (true, Some(why));
         self.pause(now, random, None, config);
     }
 
@@ -247,6 +249,7 @@ impl Lane {
         }
         self.stale |= error.metadata_is_stale();
         self.pause(now, random, error.retry_after, config);
+        self.trouble = Some(error);
     }
 
     /// The broker expected another sequence or epoch. Answers come in order, so with others open before it the batch was
@@ -288,7 +291,8 @@ impl Lane {
             let head = &self.entries[0];
             let in_doubt = head.in_doubt || matches!(head.state, State::InFlight { .. });
             let what = if in_doubt { "not acknowledged; it may have been written" } else { "not sent" };
-            let message = format!("{what} within {:?} (delivery timeout)", config.delivery_timeout);
+            let why = self.trouble.as_ref().map_or(String::new(), |error| format!(": {error}"));
+            let message = format!("{what} within {:?} (delivery timeout){why}", config.delivery_timeout);
             let error = Error { maybe_done: in_doubt, ..Error::new(ErrorCode::RequestTimedOut, message) };
             self.give_up(0, &error.given_up());
         }
@@ -321,7 +325,7 @@ impl Lane {
 
     fn complete(&mut self, index: usize, written: Written) {
         let entry = self.entries.remove(index).expect("found above");
-        (self.failures, self.resume_at) = (0, None);
+        (self.failures, self.resume_at, self.trouble) = (0, None, None);
         entry.batch.complete(written);
     }
 

@@ -190,7 +190,8 @@ impl Sender {
             },
             Need::Link => {
                 let Some(leader) = self.client.leader(&partition.topic, partition.partition) else {
-                    lane.leaderless(now, rand::random(), &self.lane_config);
+                    let why = self.client.leaderless(&partition.topic, partition.partition);
+                    lane.leaderless(why, now, rand::random(), &self.lane_config);
                     return true;
                 };
                 let (link, requests) = self.link(leader.address);

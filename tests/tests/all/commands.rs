@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 /// Runs a client command with `input` on its standard input.
-fn run(dev: &Dev, arguments: &[&str], input: &[u8]) -> Output {
+pub(crate) fn run(dev: &Dev, arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(binary())
         .args(arguments)
         .env("MILLPOND_BOOTSTRAP", &dev.grpc)
@@ -21,7 +21,7 @@ fn run(dev: &Dev, arguments: &[&str], input: &[u8]) -> Output {
 }
 
 /// What a command that succeeds prints.
-fn succeed(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
+pub(crate) fn succeed(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
     let output = run(dev, arguments, input);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
@@ -29,7 +29,7 @@ fn succeed(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
 }
 
 /// The one line that a command prints when it fails.
-fn fail(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
+pub(crate) fn fail(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
     let output = run(dev, arguments, input);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");

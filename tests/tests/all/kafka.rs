@@ -2,6 +2,7 @@
 //! Names of cases (P8, A3, F10, V01) are those of the catalogue that the tests grew from.
 
 mod clients;
+mod lost;
 mod produce;
 mod read;
 mod topics;

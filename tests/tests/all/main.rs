@@ -4,5 +4,6 @@ mod commands;
 mod disk_faults;
 mod kafka;
 mod kill_loop;
+mod loss;
 mod one_broker;
 mod tidy;

@@ -105,6 +105,15 @@ impl v1::admin_server::Admin for AdminService {
             tiered_bytes: state.tiered_bytes,
         }))
     }
+
+    async fn accept_loss(&self, request: Request<v1::AcceptLossRequest>) -> Answer<v1::AcceptLossResponse> {
+        let v1::AcceptLossRequest { topic, partition, validate_only } = request.into_inner();
+        let accepted = self.broker.accept_loss(&named(topic)?, partition, validate_only).await;
+        answer(accepted.map(|accepted| v1::AcceptLossResponse {
+            loss: Some(convert::loss(&accepted.topic, partition, accepted.loss)),
+            leader_epoch: accepted.leader_epoch.map(|epoch| epoch.0),
+        }))
+    }
 }
 
 fn answer<T>(answer: Result<T, ApiError>) -> Answer<T> {

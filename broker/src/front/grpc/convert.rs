@@ -135,21 +135,29 @@ pub(super) fn offset_result(found: Result<Option<FoundOffset>, ApiError>) -> v1:
 pub(super) fn topic(topic: TopicDescription) -> v1::TopicDescription {
     v1::TopicDescription {
         id: topic.id.to_string(),
+        partitions: topic.partitions.into_iter().map(|described| partition(&topic.name, described)).collect(),
         name: topic.name,
-        partitions: topic.partitions.into_iter().map(partition).collect(),
         configs: topic.configs,
     }
 }
 
-fn partition(partition: PartitionDescription) -> v1::PartitionDescription {
+fn partition(topic: &str, partition: PartitionDescription) -> v1::PartitionDescription {
+    let index = partition.id.index;
     let ids = |brokers: Vec<millpond_log::BrokerId>| brokers.into_iter().map(|broker| broker.0).collect();
     v1::PartitionDescription {
-        index: partition.id.index,
+        index,
         leader: partition.leader.map(|broker| broker.0),
         leader_epoch: partition.leader_epoch.0,
         replicas: ids(partition.replicas),
         isr: ids(partition.isr),
+        loss: partition.loss.map(|lost| loss(topic, index, lost)),
     }
+}
+
+pub(super) fn loss(topic: &str, partition: u32, loss: PartitionLoss) -> v1::PartitionLoss {
+    let (file, position) = loss.place.map(|place| (place.file, place.position)).unzip();
+    let command = crate::loss::accept_command(topic, partition);
+    v1::PartitionLoss { cause: loss.cause, file, position, end: loss.end.0, known_end: loss.known_end.0, command }
 }
 
 pub(super) fn broker(broker: BrokerDescription) -> v1::BrokerDescription {

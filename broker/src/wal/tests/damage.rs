@@ -178,6 +178,9 @@ fn damage_in_the_middle_costs_one_partition_what_follows_and_the_other_nothing()
         "good frames after the damage are kept"
     );
     assert_eq!(recovered(&found, partition(1)).end.0, 1);
+    // The frames after the damage still tell how far the log reached, also once the good part alone is on record.
+    let reached = |found: &Recovered| [0, 1].map(|of| recovered(found, partition(of)).known_end.0);
+    assert_eq!(reached(&found), [0, 1].map(|of| client.end(partition(of))));
     assert_eq!(wal.identity().incarnation, Incarnation(0));
     wal.close().expect("closes");
 
@@ -185,10 +188,26 @@ fn damage_in_the_middle_costs_one_partition_what_follows_and_the_other_nothing()
     let (wal, found) = open(&disk, &tiny(), 3).expect("opens");
     assert!(!found.fresh);
     assert_eq!(found.damage, [lost]);
+    assert_eq!(reached(&found), [0, 1].map(|of| client.end(partition(of))));
     wal.settle_damage(partition(1)).expect("is written");
     wal.close().expect("closes");
     let (_, found) = open(&disk, &tiny(), 4).expect("opens");
+    assert_eq!(reached(&found)[1], 1, "what is settled is forgotten");
     assert_eq!((found.fresh, found.damage), (false, vec![]));
+}
+
+#[test]
+fn a_damaged_last_batch_is_known_by_its_head() {
+    let (disk, client, file) = small_log(10);
+    let log = &client.logs[&partition(0)];
+    let needle = &log.last().expect("it has batches").bytes;
+    let bytes = disk.bytes(&file).expect("the file exists");
+    let at = bytes.windows(needle.len()).position(|window| window == needle).expect("the batch is in the file");
+    disk.flip(&file, (at as u64 + 61) * 8);
+    let (_, found) = open(&disk, &tiny(), 2).expect("opens");
+    let of = recovered(&found, partition(0));
+    let good = client.end(partition(0)) - 2;
+    assert_eq!((of.end.0, of.known_end.0), (good, good + 1), "it held a record at least");
 }
 
 #[test]
@@ -205,6 +224,7 @@ fn a_high_watermark_above_the_log_is_damage() {
     assert!(found.fresh);
     assert_eq!(found.damage[0].partitions, [(partition(0), Offset(3))]);
     assert_eq!(recovered(&found, partition(0)).hw, Offset(3));
+    assert_eq!(recovered(&found, partition(0)).known_end, Offset(9));
 }
 
 #[test]

@@ -27,8 +27,7 @@ impl Served {
     }
 
     pub(super) async fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(self.broker.kafka()).await.expect("the Kafka door is open");
-        Connection { stream, next: 1 }
+        Connection::open(self.broker.kafka()).await
     }
 }
 
@@ -66,6 +65,12 @@ pub(super) fn framed(body: &[u8]) -> Bytes {
 }
 
 impl Connection {
+    /// Connects to a Kafka door.
+    pub(super) async fn open(address: &str) -> Connection {
+        let stream = TcpStream::connect(address).await.expect("the Kafka door is open");
+        Connection { stream, next: 1 }
+    }
+
     pub(super) async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("the broker reads");
     }
