@@ -113,6 +113,8 @@ pub struct FetchPartition {
     pub bytes_max: usize,
     /// The leader epoch the client knows (rule F2).
     pub current_leader_epoch: Option<LeaderEpoch>,
+    /// Epoch of the record before `offset`, as the client read it; `None` if it does not ask to have that checked.
+    pub last_fetched_epoch: Option<LeaderEpoch>,
 }
 
 /// The answer for one partition, in the request's order.
@@ -128,8 +130,19 @@ pub struct FetchedPartition {
     pub batches: Vec<Batch>,
     /// Aborted transactions overlapping `batches`, by first offset; `None` unless `ReadCommitted`.
     pub aborted: Option<Vec<AbortedTxn>>,
+    /// The log is not the one the client has read, by `last_fetched_epoch`: where it still is (KIP-595). Then there are no batches.
+    pub diverging: Option<EpochEnd>,
     /// Why there is nothing, if that is so.
     pub error: Option<ApiError>,
+}
+
+/// Where the records of a leader epoch end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochEnd {
+    /// The largest epoch of the log up to the one asked for.
+    pub epoch: LeaderEpoch,
+    /// Offset after its last record.
+    pub end: Offset,
 }
 
 /// A transaction whose records a `read_committed` reader skips.

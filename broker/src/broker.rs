@@ -3,6 +3,7 @@
 //! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
 use crate::api::*;
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
@@ -10,13 +11,14 @@ use crate::loss;
 use crate::metrics::{Metrics, Readings};
 use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
+use crate::refusals::stale;
 use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
 use bytes::Bytes;
 use millpond_core::replica;
-use millpond_log::batch::{BatchError, TimestampType};
+use millpond_log::batch::{Admitted, BatchError, TimestampType};
 use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid};
 use millpond_metadata::store::{Session, Store};
 use std::future::Future;
@@ -45,6 +47,10 @@ pub(crate) struct Inner {
     pub(crate) producer_ids: ProducerIds,
     /// Bytes of batches between admission and the WAL's sync.
     pub(crate) produce_memory: Arc<Semaphore>,
+    /// What the doors may hold.
+    pub(crate) budget: Budget,
+    /// Who is connected.
+    pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
@@ -101,8 +107,11 @@ impl Broker {
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
         }
+        if acks != Acks::All && !self.inner.session.is_fresh() {
+            return Err(stale(ErrorCode::NotLeaderOrFollower));
+        }
         let started = clock::monotonic();
-        let batch = admit(&topic, records).inspect_err(|error| {
+        let Admitted { batch, latest } = admit(&topic, records).inspect_err(|error| {
             self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));
         })?;
         if batch.size() > self.inner.wal.batch_bytes_max() {
@@ -124,7 +133,7 @@ impl Broker {
             Acks::Leader => replica::Acks::Leader,
             Acks::All => replica::Acks::All,
         };
-        let produce = Produce { partition: handle.id, batch, acks, room, memory, reply };
+        let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply };
         handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
         let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
         Ok(async move {
@@ -194,12 +203,15 @@ impl Broker {
             cache_disk_hits: cache.disk_hits,
             cache_misses: cache.misses,
             cache_corrupt_entries: cache.corrupt_pages,
+            request_memory_held: self.inner.budget.requests_held() as u64,
+            answer_memory_held: self.inner.budget.answers.held() as u64,
+            connections: self.inner.connections.count() as u64,
         })
     }
 }
 
 /// Exactly one batch, checked in full against the topic's settings.
-fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
+fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
     let batch = Batch::take(&mut records).map_err(|error| refused(&error))?;
     let Some(batch) = batch else {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "there is no record batch in the request"));
@@ -207,12 +219,12 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Batch, ApiError> {
     if !records.is_empty() {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "a partition takes exactly one record batch in a request"));
     }
-    let batch = batch.admit(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
-    if batch.is_transactional() {
+    let admitted = batch.admit_timed(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
+    if admitted.batch.is_transactional() {
         let message = "transactions are not served yet; produce without a transactional id";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    Ok(batch)
+    Ok(admitted)
 }
 
 fn refused(error: &BatchError) -> ApiError {

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is the one module that reads the clocks")]
 
 use millpond_log::TimestampMs;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Wall clock, for record and append times only (case O7).
 #[must_use]
@@ -15,4 +15,11 @@ pub fn wall() -> TimestampMs {
 #[must_use]
 pub fn monotonic() -> Instant {
     Instant::now()
+}
+
+/// Time since the machine started, its sleep included: for how long ago a lease was renewed (rule B5).
+#[must_use]
+pub fn boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }

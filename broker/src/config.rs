@@ -28,6 +28,13 @@ pub struct Config {
     pub tail_memory_bytes: u64,
     /// Bytes of batches that may wait for the WAL's sync.
     pub produce_memory_bytes: u32,
+    /// Bytes of requests that are being received or answered, over all doors and connections. Half of it is for those over
+    /// 2 MiB, and bounds the largest.
+    pub request_memory_bytes: u32,
+    /// Bytes of batches that were read and wait for their readers to take them, over all doors and connections.
+    pub answer_memory_bytes: u32,
+    /// Most connections of each door.
+    pub connections_max: u32,
     /// Bytes of the read cache in memory.
     pub cache_memory_bytes: u64,
     /// Bytes of the read cache on disk; 0 for none.
@@ -71,6 +78,11 @@ impl Config {
             wal_file_bytes: 64 << 20,
             tail_memory_bytes: 64 << 20,
             produce_memory_bytes: 128 << 20,
+            // Twice the largest frame Kafka's clients may send, with room.
+            request_memory_bytes: 256 << 20,
+            // Eight answers of the size that Java's consumer asks for at most, or 256 ordinary ones.
+            answer_memory_bytes: 256 << 20,
+            connections_max: 2048,
             cache_memory_bytes: 64 << 20,
             cache_disk_bytes: 1 << 30,
             auto_create_topics: true,

@@ -2,12 +2,13 @@
 //!
 //! It reads views, never replicas: a fetch does not pass through a shard.
 
-use crate::api::{AbortedTxn, ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation};
+use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation};
 use crate::broker::Broker;
+use crate::budget::Held;
 use crate::clock;
 use crate::loss;
 use crate::partitions::view::{PartitionView, ViewReceiver};
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
@@ -45,16 +46,25 @@ impl Broker {
     /// Reads, waiting as the request says. The answer has one entry per partition asked for, in order.
     ///
     /// Answers by `wait_max` whether the object store does or not (case F4): what could not be read by then comes back empty.
+    ///
+    /// Cancel safe: dropped at any point it has read, and changed nothing. What the cache began to fetch goes on for the next.
     pub async fn fetch(&self, request: FetchRequest) -> Vec<FetchedPartition> {
+        self.fetch_held(request).await.0
+    }
+
+    /// As `fetch`, with the memory that the answer's batches take: to be held until they are sent.
+    pub(crate) async fn fetch_held(&self, request: FetchRequest) -> (Vec<FetchedPartition>, Held) {
         let deadline = clock::monotonic() + request.wait_max;
         let mut watched: Vec<Result<Watched, ApiError>> =
             request.partitions.iter().map(|wanted| self.watched(wanted)).collect();
         loop {
-            let (answer, complete) = self.read_all(&request, &mut watched, deadline).await;
+            let (answer, complete, held) = self.read_within_budget(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
                 self.count_fetched(&answer);
-                return answer;
+                return (answer, held);
             }
+            // Nobody holds memory while it waits for records.
+            drop((answer, held));
             let changes = watched.iter_mut().flatten().map(|watched| Box::pin(watched.view.changed()));
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
@@ -73,9 +83,33 @@ impl Broker {
         metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
     }
 
+    /// Reads what fits the memory for answers now, waiting for it when there is none. A first batch that is larger than what was
+    /// free is read again once there is room: readers that kept theirs while they wait for more would wait for each other.
+    async fn read_within_budget(
+        &self,
+        request: &FetchRequest,
+        watched: &mut [Result<Watched, ApiError>],
+        deadline: Instant,
+    ) -> (Vec<FetchedPartition>, bool, Held) {
+        let answers = &self.inner().budget.answers;
+        let most = request.partitions.iter().fold(0, |sum: usize, wanted| sum.saturating_add(wanted.bytes_max));
+        let mut held = answers.take_for_read(request.bytes_max.min(most)).await;
+        loop {
+            let (answer, complete) = self.read_all(request, held.bytes(), watched, deadline).await;
+            let size = answer.iter().flat_map(|part| &part.batches).map(Batch::size).sum::<usize>();
+            if size <= held.bytes() || held.bytes() == answers.bytes() {
+                held.shrink(size);
+                return (answer, complete, held);
+            }
+            drop((answer, held));
+            held = answers.take(size).await;
+        }
+    }
+
     async fn read_all(
         &self,
         request: &FetchRequest,
+        bytes_max: usize,
         watched: &mut [Result<Watched, ApiError>],
         deadline: Instant,
     ) -> (Vec<FetchedPartition>, bool) {
@@ -87,7 +121,7 @@ impl Broker {
                 Err(error) => failed(None, error.clone()),
                 Ok(watched) => {
                     let budget = Budget {
-                        bytes: wanted.bytes_max.min(request.bytes_max.saturating_sub(total)),
+                        bytes: wanted.bytes_max.min(bytes_max.saturating_sub(total)),
                         may_overshoot: total == 0,
                     };
                     let (fetched, filled) = self.read_one(request, wanted, watched, budget, deadline).await;
@@ -99,7 +133,7 @@ impl Broker {
             total += fetched.batches.iter().map(Batch::size).sum::<usize>();
             answer.push(fetched);
         }
-        (answer, complete || total >= request.bytes_min)
+        (answer, complete || total >= request.bytes_min.min(bytes_max.max(1)))
     }
 
     async fn read_one(
@@ -116,10 +150,16 @@ impl Broker {
             if let Some(refusal) = watched.lost.clone().filter(|_| wanted.offset >= view.visible.tiered_end) {
                 return (failed(Some(&view), refusal), true);
             }
-            if let Err(error) =
-                check_epoch(&view, wanted.current_leader_epoch).and_then(|()| check_range(&view, wanted.offset))
-            {
-                return (failed(Some(&view), error), true);
+            let checked = check_epoch(&view, wanted.current_leader_epoch)
+                .and_then(|()| check_range(&view, wanted.offset, self.session_handle().is_fresh()))
+                .and_then(|()| check_history(&view, wanted));
+            match checked {
+                Ok(None) => {}
+                Ok(diverging) => {
+                    let nothing = answered(&view, request.isolation, Vec::new());
+                    return (FetchedPartition { diverging, ..nothing }, true);
+                }
+                Err(error) => return (failed(Some(&view), error), true),
             }
             let end = match request.isolation {
                 Isolation::ReadUncommitted => view.visible.hw,
@@ -208,8 +248,28 @@ pub(crate) fn check_epoch(view: &PartitionView, known: Option<LeaderEpoch>) -> R
     }
 }
 
-/// Rules R11 and F3: out of range is only said by a leader whose end is proven.
-fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
+/// Whether the log is the one that the client has read up to `wanted.offset`; where it still is, if not. Decides as Kafka's
+/// leader does for a `LastFetchedEpoch` (KIP-595).
+fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option<EpochEnd>, ApiError> {
+    let Some(fetched) = wanted.last_fetched_epoch else { return Ok(None) };
+    let PartitionView { visible, epochs, .. } = view;
+    let (epoch, end) = match epochs.end_of(fetched, visible.end) {
+        _ if fetched > visible.epoch => {
+            let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
+            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+        }
+        // The leader's own epoch goes on, also while it has no record yet.
+        _ if fetched == visible.epoch => (fetched, visible.end),
+        Some(found) => found,
+        // All that is older is gone: the log begins with a later epoch.
+        None => (fetched, epochs.entries().first().map_or(visible.end, |first| first.start)),
+    };
+    let diverges = epoch < fetched || end < wanted.offset;
+    Ok(diverges.then_some(EpochEnd { epoch, end }))
+}
+
+/// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.
+fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), ApiError> {
     let visible = &view.visible;
     if offset >= visible.log_start && offset <= visible.end {
         return Ok(());
@@ -219,6 +279,9 @@ fn check_range(view: &PartitionView, offset: Offset) -> Result<(), ApiError> {
     }
     if !visible.end_proven {
         return Err(end_not_proven());
+    }
+    if !fresh {
+        return Err(stale(ErrorCode::OffsetNotAvailable));
     }
     Err(ApiError::new(
         ErrorCode::OffsetOutOfRange,
@@ -238,6 +301,7 @@ fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> 
         log_start: view.visible.log_start,
         batches,
         aborted,
+        diverging: None,
         error: None,
     }
 }
@@ -250,6 +314,7 @@ fn failed(view: Option<&PartitionView>, error: ApiError) -> FetchedPartition {
         log_start: offsets.2,
         batches: Vec::new(),
         aborted: None,
+        diverging: None,
         error: Some(error),
     }
 }

@@ -5,6 +5,8 @@ use crate::metrics::Metrics;
 use crate::session::SessionHandle;
 use crate::tiered::{Tiered, TieredError};
 use futures::TryStreamExt;
+use millpond_core::collection::{collectable, drops_due_below, orphans};
+use millpond_core::tiering::TierRules;
 use millpond_log::manifest::{ManifestError, ManifestRoot, ManifestView};
 use millpond_log::object_key::{GcEpoch, ObjectKey};
 use millpond_metadata::store::{Bumped, Store, StoreError};
@@ -75,7 +77,7 @@ impl Collector {
     /// Deletes what manifests dropped two epochs ago (rule G2). Readers that still hold an older manifest have had two periods.
     async fn delete_dropped(&self, epoch: u64) -> Result<(), GcError> {
         let Some(session) = self.session.get() else { return Ok(()) };
-        let due = self.store.drops_before(epoch.saturating_sub(1)).await?;
+        let due = self.store.drops_before(drops_due_below(GcEpoch(epoch)).0).await?;
         for drop in &due {
             for object in &drop.record.value.objects {
                 self.delete(&Path::from(object.as_str())).await?;
@@ -91,16 +93,11 @@ impl Collector {
     /// Deletes objects that no manifest names and that nobody can commit any more (rule G2): list first, then read the manifests.
     async fn sweep(&self, epoch: GcEpoch) -> Result<(), GcError> {
         let listed: Vec<Path> = self.objects.list(None).map_ok(|meta| meta.location).try_collect().await?;
-        let old: Vec<(Path, ObjectKey)> = listed
-            .into_iter()
-            .filter_map(|path| path.as_ref().parse().ok().map(|key: ObjectKey| (path, key)))
-            .filter(|(_, key)| key.gc_epoch().collectable_at(epoch))
-            .collect();
+        let ours: Vec<ObjectKey> = listed.iter().filter_map(|path| path.as_ref().parse().ok()).collect();
+        let old = collectable(ours, epoch, TierRules::ALL);
         let referenced = self.references().await?;
-        for (path, key) in old {
-            if !referenced.contains(&key) {
-                self.delete(&path).await?;
-            }
+        for key in orphans(old, &referenced) {
+            self.delete(&Path::from(key.to_string())).await?;
         }
         Ok(())
     }

@@ -2,15 +2,19 @@
 //!
 //! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
+mod acceptance;
 pub mod api;
 pub mod broker;
+mod budget;
 mod catalog;
 pub mod clock;
 pub mod config;
 mod fetch;
 pub mod front;
 mod gc;
+mod identity;
 mod loss;
+mod mark;
 mod metrics;
 mod office;
 mod offsets;
@@ -26,4 +30,5 @@ pub mod wal;
 
 pub use broker::Broker;
 pub use config::Config;
+pub use identity::auto_id;
 pub use server::{Components, Running, StartError, start};

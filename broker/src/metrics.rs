@@ -36,6 +36,7 @@ pub(crate) struct Metrics {
     pub(crate) segments_committed: Counter,
     pub(crate) metadata_tier_transactions: Counter,
     pub(crate) objects_deleted: Counter,
+    pub(crate) connections_refused: Counter,
     levels: Levels,
 }
 
@@ -52,6 +53,9 @@ pub(crate) struct Readings {
     pub(crate) cache_disk_hits: u64,
     pub(crate) cache_misses: u64,
     pub(crate) cache_corrupt_entries: u64,
+    pub(crate) request_memory_held: u64,
+    pub(crate) answer_memory_held: u64,
+    pub(crate) connections: u64,
 }
 
 #[derive(Default)]
@@ -66,6 +70,9 @@ struct Levels {
     cache_disk_hits: Gauge,
     cache_misses: Gauge,
     cache_corrupt_entries: Gauge,
+    request_memory_held: Gauge,
+    answer_memory_held: Gauge,
+    connections: Gauge,
 }
 
 impl Metrics {
@@ -85,6 +92,7 @@ impl Metrics {
             segments_committed: Counter::default(),
             metadata_tier_transactions: Counter::default(),
             objects_deleted: Counter::default(),
+            connections_refused: Counter::default(),
             levels: Levels::default(),
         };
         metrics.register();
@@ -109,6 +117,11 @@ impl Metrics {
             self.metadata_tier_transactions.clone(),
         );
         registry.register("objects_deleted", "Objects deleted from the bucket", self.objects_deleted.clone());
+        registry.register(
+            "connections_refused",
+            "Connections closed at once, there being as many as may be",
+            self.connections_refused.clone(),
+        );
         let levels = &self.levels;
         for (name, help, gauge) in [
             ("wal_live_bytes", "Bytes of frames that some partition needs", &levels.wal_live_bytes),
@@ -121,6 +134,9 @@ impl Metrics {
             ("cache_disk_hits", "Pages found in the disk cache since the start", &levels.cache_disk_hits),
             ("cache_misses", "Pages found in neither since the start", &levels.cache_misses),
             ("cache_corrupt_entries", "Disk cache entries dropped as corrupt", &levels.cache_corrupt_entries),
+            ("request_memory_bytes", "Bytes held for requests under way", &levels.request_memory_held),
+            ("answer_memory_bytes", "Bytes held for answers not yet sent", &levels.answer_memory_held),
+            ("connections", "Connections of all doors", &levels.connections),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -154,6 +170,9 @@ impl Metrics {
             (&levels.cache_disk_hits, readings.cache_disk_hits),
             (&levels.cache_misses, readings.cache_misses),
             (&levels.cache_corrupt_entries, readings.cache_corrupt_entries),
+            (&levels.request_memory_held, readings.request_memory_held),
+            (&levels.answer_memory_held, readings.answer_memory_held),
+            (&levels.connections, readings.connections),
         ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }

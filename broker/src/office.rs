@@ -2,16 +2,28 @@
 
 use crate::broker::Broker;
 use crate::catalog::{PartitionHandle, Placement, Topic};
+use crate::clock;
+use crate::mark::Mark;
 use crate::partitions::shard::ShardMsg;
+use crate::session::SessionHandle;
+use crate::tier::TierRequest;
 use crate::wal::{Wal, WalError};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Input, Leadership};
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, PartitionId, WalGen};
-use millpond_metadata::kv::Revision;
+use millpond_metadata::kv::{KvError, Revision};
 use millpond_metadata::store::{self, Election, Image, Outcome, Registered, Session, Store, StoreError, Versioned};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+
+/// How often the store's position is looked at.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Rule Z2: history is cut every minute, and five minutes of it are kept.
+const LOOKS_PER_COMPACTION: usize = 6;
+const HISTORY_LOOKS: usize = 30;
 
 /// Pause between tries while the metadata store cannot be used.
 const RETRY: Duration = Duration::from_millis(200);
@@ -41,12 +53,16 @@ pub(crate) struct Registrar {
     pub(crate) ttl: Duration,
     /// How often the disk's durable position is told.
     pub(crate) note_interval: Duration,
+    /// How far this broker has seen the metadata store come (rule K7).
+    pub(crate) mark: Mark,
 }
 
 /// A session, and what the metadata store knows of this broker's disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Registration {
     pub(crate) session: Session,
+    /// When the request that began it was sent (rule B5).
+    sent: Duration,
     /// Revision of the disk's record.
     disk: Revision,
     /// The position it tells; `None` until it is confirmed that the disk carries the session's incarnation.
@@ -76,10 +92,10 @@ impl Registrar {
     /// Registers, and makes the WAL carry the incarnation and the metadata store know it before anything is served (rule B1a).
     async fn register(&self, mut disk_inc: Incarnation) -> Result<Registration, OfficeError> {
         loop {
-            let session = self.open_session(disk_inc).await?;
+            let (session, sent) = self.open_session(disk_inc).await?;
             self.change_wal(move |wal| wal.set_incarnation(session.inc)).await?;
             disk_inc = session.inc;
-            let mut registration = Registration { session, disk: Revision(session.inc.0), noted: None };
+            let mut registration = Registration { session, sent, disk: Revision(session.inc.0), noted: None };
             // Fenced: the lease has ended meanwhile.
             while self.note_disk(&mut registration).await {
                 if registration.noted.is_some() {
@@ -90,7 +106,8 @@ impl Registrar {
         }
     }
 
-    async fn open_session(&self, disk_inc: Incarnation) -> Result<Session, OfficeError> {
+    /// The session, and when the request that began it was sent.
+    async fn open_session(&self, disk_inc: Incarnation) -> Result<(Session, Duration), OfficeError> {
         let registration = store::Registration {
             broker: self.broker,
             record: self.record.clone(),
@@ -99,8 +116,9 @@ impl Registrar {
             ttl: self.ttl,
         };
         loop {
+            let sent = clock::boot();
             match self.store.register_broker(&registration).await {
-                Ok(Registered::Session(session)) => return Ok(session),
+                Ok(Registered::Session(session)) => return Ok((session, sent)),
                 Ok(Registered::StaleDisk { reason }) => return Err(OfficeError::StaleDisk { reason }),
                 Ok(Registered::StaleMetadata { reason }) => return Err(OfficeError::StaleMetadata { reason }),
                 Ok(Registered::Occupied { wal_gen }) => {
@@ -169,53 +187,120 @@ pub(crate) async fn run(
         let session = registration.session;
         tokio::select! {
             () = shutdown.cancelled() => break,
-            () = keep_alive(&registrar.store, session) => {}
+            lost = lost(&registrar, session, broker.session_handle()) => lost?,
             () = registrar.keep_noted(&mut registration) => {}
         }
         tracing::warn!(incarnation = %session.inc, "the session was lost; stepping down and registering again");
-        broker.session_handle().set(None);
+        broker.session_handle().end();
         broker.step_down_everywhere();
-        registration = registrar.register(session.inc).await?;
-        broker.take_office(registration.session).await?;
+        let renewed = async {
+            let registration = registrar.register(session.inc).await?;
+            broker.take_office(&registration).await.map(|()| registration)
+        };
+        registration = tokio::select! {
+            () = shutdown.cancelled() => break,
+            renewed = renewed => renewed?,
+        };
     }
+    broker.session_handle().end();
     let _ = registrar.note_disk(&mut registration).await;
-    broker.session_handle().set(None);
     // If this fails the lease ends by itself.
     let _ = registrar.store.leave(&registration.session).await;
     Ok(())
 }
 
-/// Returns when the lease has ended.
-async fn keep_alive(store: &Store, session: Session) {
+/// Returns when the session has ended by the store's own word (rule B3). Silence of the store ends nothing.
+async fn lost(registrar: &Registrar, session: Session, handle: &SessionHandle) -> Result<(), OfficeError> {
+    tokio::select! {
+        ended = keep_alive(&registrar.store, session, handle) => Ok(ended?),
+        ended = registrar.store.session_ended(&session) => Ok(ended?),
+        failed = upkeep(registrar) => failed,
+    }
+}
+
+/// Renews the lease three times in its TTL (rule Z4). Returns when it has ended.
+async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) -> Result<(), StoreError> {
+    let mut renewals = tokio::time::interval(session.ttl / 3);
+    renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::time::sleep(session.ttl / 3).await;
+        renewals.tick().await;
+        let sent = clock::boot();
         match store.kv().keep_alive(session.lease).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "the lease could not be renewed; trying again"),
+            Ok(Some(_)) => handle.renew(sent),
+            Ok(None) => return Ok(()),
+            Err(KvError::Restored(reason)) => return Err(StoreError::Restored(reason)),
+            Err(error) => {
+                tracing::warn!(%error, "the lease could not be renewed; trying again");
+                tokio::time::sleep(RETRY).await;
+                renewals.reset_immediately();
+            }
+        }
+    }
+}
+
+/// Notes how far the store has come (rule K7) and has it forget old history (rule Z2). Returns only when it may not go on.
+async fn upkeep(registrar: &Registrar) -> Result<(), OfficeError> {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // One entry a look, the oldest first.
+    let mut history: VecDeque<Revision> = VecDeque::new();
+    loop {
+        looks.tick().await;
+        let kv = registrar.store.kv();
+        let position = match kv.position().await {
+            Ok(position) => position,
+            Err(KvError::Restored(reason)) => return Err(StoreError::Restored(reason).into()),
+            Err(error) => {
+                tracing::debug!(%error, "the metadata store does not say where it stands");
+                continue;
+            }
+        };
+        registrar.mark.raise(position).await;
+        history.push_back(position.revision);
+        // The embedded store bounds its history itself.
+        if position.cluster.is_some() && history.len() > HISTORY_LOOKS + LOOKS_PER_COMPACTION {
+            history.drain(..LOOKS_PER_COMPACTION);
+            match kv.compact(history[0]).await {
+                // Another broker was faster.
+                Ok(()) | Err(KvError::Compacted(_)) => {}
+                Err(error) => tracing::warn!(%error, "the metadata store's history could not be cut"),
+            }
         }
     }
 }
 
 impl Broker {
     /// Elects this broker where it may lead and nobody does, and tells shards and catalog (rules E2 to E4).
-    pub(crate) async fn take_office(&self, session: Session) -> Result<(), OfficeError> {
-        self.session_handle().set(Some(session));
-        let image = self.inner().store.load().await?;
+    pub(crate) async fn take_office(&self, registration: &Registration) -> Result<(), OfficeError> {
+        let session = registration.session;
+        self.session_handle().begin(session, registration.sent);
+        let image = loop {
+            match self.inner().store.load().await {
+                Ok(image) => break image,
+                Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot load the cluster's state yet"),
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
         let mut open: Vec<Election> = self.elections(&image, session);
         let mut elected: BTreeMap<PartitionId, PartitionRecord> = BTreeMap::new();
         while !open.is_empty() {
             let outcomes = self.inner().store.elect(&session, None, &open).await;
             let mut again = Vec::new();
             for (election, outcome) in open.into_iter().zip(outcomes) {
-                match outcome? {
-                    Outcome::Committed { .. } => drop(elected.insert(election.partition, election.next)),
-                    Outcome::Unknown => again.push(election),
+                match outcome {
+                    Ok(Outcome::Committed { .. }) => drop(elected.insert(election.partition, election.next)),
+                    // Rule K5: the same again, until the key moves.
+                    Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => again.push(election),
                     // Somebody else was elected, or this session is gone already: it is seen by the keep-alive.
-                    Outcome::Conflict | Outcome::Fenced => {}
+                    Ok(Outcome::Conflict | Outcome::Fenced) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
             open = again;
+            if !open.is_empty() {
+                tokio::time::sleep(RETRY).await;
+            }
         }
         self.begin_leading(&elected);
         Ok(())
@@ -259,6 +344,7 @@ impl Broker {
             Leadership { epoch: record.epoch, isr: record.isr.iter().copied().collect(), min_isr: record.min_isr };
         // A shard that is gone ends the broker.
         let _ = handle.shard.send(ShardMsg::Step { partition, input: Input::Elected(terms) });
+        self.inner().tier.send(TierRequest::Lead { partition, epoch: record.epoch });
     }
 
     /// Rule B3: no partition is led without a session.
@@ -268,6 +354,7 @@ impl Broker {
                 let epoch = handle.view.borrow().visible.epoch;
                 let input = Input::Deposed { epoch, leader: None };
                 let _ = handle.shard.send(ShardMsg::Step { partition: handle.id, input });
+                self.inner().tier.send(TierRequest::Resign { partition: handle.id });
             }
         }
     }

@@ -4,63 +4,93 @@
 
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
+use crate::fetch::check_epoch;
 use crate::loss;
 use crate::partitions::view::PartitionView;
-use crate::refusals::{end_not_proven, not_leader, storage_error};
+use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::server::decode_root;
-use crate::tiered::larger;
+use crate::tiered::{TieredError, larger};
 use crate::topics::unavailable;
-use crate::wal::TailEntry;
+use crate::wal::{TailEntry, TailReadError};
 use millpond_core::replica::Visible;
+use millpond_log::batch::BatchError;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
-use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
+
+/// Times one look-up starts over, because the log was trimmed between the view and the search.
+const LOOKS_MAX: usize = 3;
 
 impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
     ///
     /// # Errors
-    /// Of the partition (unknown, led elsewhere), `OFFSET_NOT_AVAILABLE` (rule R11), or of storage.
+    /// Of the partition (unknown, led elsewhere, in another epoch than `known`: rule F2), `OFFSET_NOT_AVAILABLE` (rules R11, B5),
+    /// or of storage.
     pub async fn list_offsets(
         &self,
         topic: &TopicRef,
         partition: u32,
+        known: Option<LeaderEpoch>,
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
         let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
-        let view = handle.view.borrow().clone();
-        let visible = view.visible;
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower) {
             return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };
         }
-        if !visible.leads {
-            return Err(not_leader());
+        for _ in 0..LOOKS_MAX {
+            let view = handle.view.borrow().clone();
+            check_epoch(&view, known)?;
+            if !view.visible.leads {
+                return Err(not_leader());
+            }
+            if !view.visible.end_proven {
+                return Err(end_not_proven());
+            }
+            if !self.session_handle().is_fresh() {
+                return Err(stale(ErrorCode::OffsetNotAvailable));
+            }
+            match self.look_up(handle.id, &view, spec, isolation).await {
+                Ok(found) => return Ok(found),
+                Err(LookupError::Moved) => {}
+                Err(LookupError::Failed(error)) => return Err(error),
+            }
         }
-        if !visible.end_proven {
-            return Err(end_not_proven());
-        }
+        Err(ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is searched; retry"))
+    }
+
+    async fn look_up(
+        &self,
+        id: PartitionId,
+        view: &PartitionView,
+        spec: OffsetSpec,
+        isolation: Isolation,
+    ) -> Result<Option<FoundOffset>, LookupError> {
+        let visible = &view.visible;
         let end = match isolation {
             Isolation::ReadUncommitted => visible.hw,
             Isolation::ReadCommitted => visible.lso,
         };
-        let named = |offset| Some(FoundOffset { offset, timestamp: None, leader_epoch: Some(visible.epoch) });
+        let epoch = Some(visible.epoch);
+        let named = |offset| Some(FoundOffset { offset, timestamp: None, leader_epoch: epoch });
         let timed = |found: Option<TimedOffset>| {
-            found.filter(|found| found.offset < end).map(|found| FoundOffset {
+            let found = found.filter(|found| found.offset < end);
+            found.map(|found| FoundOffset {
                 offset: found.offset,
                 timestamp: Some(found.timestamp),
-                leader_epoch: Some(visible.epoch),
+                leader_epoch: view.epochs.epoch_at(found.offset).or(epoch),
             })
         };
         match spec {
             OffsetSpec::Earliest => Ok(named(visible.log_start)),
             OffsetSpec::Latest => Ok(named(end)),
-            OffsetSpec::EarliestLocal => Ok(named(self.first_local(handle.id, &visible))),
+            OffsetSpec::EarliestLocal => Ok(named(self.first_local(id, visible))),
             OffsetSpec::LatestTiered => {
                 let held = visible.tiered_end > visible.log_start;
                 Ok(held.then(|| Offset(visible.tiered_end.0 - 1)).and_then(named))
             }
-            OffsetSpec::AtOrAfter(time) => self.first_at_or_after(handle.id, &view, end, time).await.map(timed),
-            OffsetSpec::MaxTimestamp => self.first_of_largest(handle.id, &view, end).await.map(timed),
+            OffsetSpec::AtOrAfter(time) => self.first_at_or_after(id, view, end, time).await.map(timed),
+            OffsetSpec::MaxTimestamp => self.first_of_largest(id, view, end).await.map(timed),
         }
     }
 
@@ -82,17 +112,17 @@ impl Broker {
         view: &PartitionView,
         end: Offset,
         time: TimestampMs,
-    ) -> Result<Option<TimedOffset>, ApiError> {
+    ) -> Result<Option<TimedOffset>, LookupError> {
         let from = view.visible.log_start;
         if from < view.visible.tiered_end {
             let found = self.tiered().first_at_or_after(&view.manifest, time, from).await;
-            if let Some(found) = found.map_err(|error| storage_error(&error))? {
+            if let Some(found) = found.map_err(in_bucket)? {
                 return Ok(Some(found));
             }
         }
-        for entry in self.tail_entries(id, view, end).iter().filter(|entry| entry.latest >= time) {
+        for entry in self.tail_entries(id, view, end)?.iter().filter(|entry| entry.latest >= time) {
             let batches = self.tail_batch(id, entry).await?;
-            if let Some(found) = first_at_or_after(&batches, time, from).map_err(|error| storage_error(&error))? {
+            if let Some(found) = first_at_or_after(&batches, time, from).map_err(unsound)? {
                 return Ok(Some(found));
             }
         }
@@ -104,14 +134,14 @@ impl Broker {
         id: PartitionId,
         view: &PartitionView,
         end: Offset,
-    ) -> Result<Option<TimedOffset>, ApiError> {
+    ) -> Result<Option<TimedOffset>, LookupError> {
         let from = view.visible.log_start;
         let mut largest = None;
         if from < view.visible.tiered_end {
             let found = self.tiered().first_of_largest(&view.manifest, from).await;
-            largest = found.map_err(|error| storage_error(&error))?;
+            largest = found.map_err(in_bucket)?;
         }
-        let mut entries = self.tail_entries(id, view, end);
+        let mut entries = self.tail_entries(id, view, end)?;
         // The largest first; of equal ones the earliest, which a stable sort keeps in front.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.latest));
         for entry in entries {
@@ -119,20 +149,44 @@ impl Broker {
                 break;
             }
             let batches = self.tail_batch(id, &entry).await?;
-            let found = first_of_largest_timestamp(&batches, from).map_err(|error| storage_error(&error))?;
+            let found = first_of_largest_timestamp(&batches, from).map_err(unsound)?;
             largest = larger(largest, found);
         }
         Ok(largest)
     }
 
-    /// Batches of the tail that are visible and not in object storage.
-    fn tail_entries(&self, id: PartitionId, view: &PartitionView, end: Offset) -> Vec<TailEntry> {
-        self.wal().entries(id, view.visible.tiered_end.max(view.visible.log_start), end)
+    /// Batches of the tail that are visible and not in object storage: all of them, or `Moved`.
+    fn tail_entries(&self, id: PartitionId, view: &PartitionView, end: Offset) -> Result<Vec<TailEntry>, LookupError> {
+        let from = view.visible.tiered_end.max(view.visible.log_start);
+        let entries = self.wal().entries(id, from, end);
+        // S19: what was trimmed since the view was taken would be passed over in silence.
+        let whole = from >= end || entries.first().is_some_and(|first| first.base <= from);
+        if whole { Ok(entries) } else { Err(LookupError::Moved) }
     }
 
-    async fn tail_batch(&self, id: PartitionId, entry: &TailEntry) -> Result<Vec<Batch>, ApiError> {
-        let read = self.wal().read(id, entry.base, entry.end, 0).await;
-        let batches = read.map_err(|error| storage_error(&error))?;
-        Ok(batches.into_iter().map(|(batch, _)| batch).collect())
+    async fn tail_batch(&self, id: PartitionId, entry: &TailEntry) -> Result<Vec<Batch>, LookupError> {
+        match self.wal().read(id, entry.base, entry.end, 0).await {
+            Ok(batches) => Ok(batches.into_iter().map(|(batch, _)| batch).collect()),
+            Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) => Err(LookupError::Moved),
+            Err(error) => Err(LookupError::Failed(storage_error(&error))),
+        }
     }
+}
+
+/// Why a look-up found neither a record nor that there is none.
+enum LookupError {
+    /// The view is too old: what it speaks of was uploaded, or deleted, meanwhile.
+    Moved,
+    Failed(ApiError),
+}
+
+fn in_bucket(error: TieredError) -> LookupError {
+    match error {
+        TieredError::Gone => LookupError::Moved,
+        error => LookupError::Failed(storage_error(&error)),
+    }
+}
+
+fn unsound(error: BatchError) -> LookupError {
+    LookupError::Failed(storage_error(&error))
 }

@@ -7,6 +7,14 @@ pub(crate) fn not_leader() -> ApiError {
     ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker does not lead the partition; refresh the metadata")
 }
 
+/// Rule B5: what only a leader may say or take alone.
+pub(crate) fn stale(code: ErrorCode) -> ApiError {
+    ApiError::new(
+        code,
+        "this broker has not heard from the metadata store for too long; acks=all and reads go on; retry",
+    )
+}
+
 pub(crate) fn end_not_proven() -> ApiError {
     ApiError::new(ErrorCode::OffsetNotAvailable, "the new leader has not proven the end of the log yet; retry")
 }

@@ -2,11 +2,13 @@
 
 use crate::api::{ApiError, BrokerDescription};
 use crate::broker::{Broker, Inner};
+use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::loss::{self, DiskStory};
+use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
@@ -16,7 +18,7 @@ use crate::producer_ids::ProducerIds;
 use crate::session::SessionHandle;
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
-use crate::tier::{Led, TierHandle, TierRequest, TierState, Tierer};
+use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
 use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
@@ -49,8 +51,8 @@ const DRAIN: Duration = Duration::from_secs(12);
 pub struct Components {
     /// The metadata store.
     pub metadata: Arc<dyn Kv>,
-    /// Name of the cluster: the prefix of its keys.
-    pub cluster: String,
+    /// Spells the cluster's keys in it.
+    pub keys: Keys,
     /// The bucket, at the cluster's prefix.
     pub objects: Arc<dyn ObjectStore>,
     /// The local disk.
@@ -91,6 +93,9 @@ pub enum StartError {
     /// The metadata store cannot be used.
     #[error(transparent)]
     Metadata(#[from] StoreError),
+    /// The metadata store is not what it was (rule K7).
+    #[error(transparent)]
+    Restored(#[from] MarkError),
     /// The broker may not act under its id.
     #[error("{0}")]
     Office(String),
@@ -140,10 +145,15 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let mut tasks = JoinSet::new();
     let ready: http::Ready = Arc::new(OnceLock::new());
     // Health answers while the WAL is still being recovered (case O5).
-    let served = http::serve(http, Arc::clone(&ready), shutdown.clone());
+    let metrics = Arc::new(Metrics::new());
+    let connections = Doors::new(config.connections_max as usize, &metrics.connections_refused);
+    let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
     tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
-    let store = Store::new(Arc::clone(&components.metadata), Keys::for_cluster(&components.cluster));
+    let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
+    // Rule K7, before a restored store is founded anew.
+    let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
+    mark.check(store.kv().position().await.map_err(StoreError::from)?).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
@@ -161,13 +171,13 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         },
         ttl: config.lease_ttl,
         note_interval: config.disk_note_interval,
+        mark,
     };
     let (registration, stale) = registrar.begin(recovered.identity.incarnation).await?;
     let registered = registration.session;
     let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
-    let metrics = Arc::new(Metrics::new());
     let mut shard_tasks = JoinSet::new();
     let shards = spawn_shards(&wal, &mut shard_tasks);
     let (tier, tier_inbox) = TierHandle::new();
@@ -184,6 +194,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         tiered: Arc::clone(&tiered),
         producer_ids: ProducerIds::default(),
         produce_memory: Arc::new(Semaphore::new(config.produce_memory_bytes as usize)),
+        budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
+        connections,
         topic_changes: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
@@ -203,12 +215,13 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
         metrics: Arc::clone(&metrics),
         interval: config.tier_interval,
+        started: crate::clock::monotonic(),
         state: TierState::default(),
     };
     let collector =
         Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
     broker.open_all(&recovered, &story).await?;
-    broker.take_office(registered).await?;
+    broker.take_office(&registration).await?;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
     tasks.spawn(async move {
@@ -414,7 +427,8 @@ impl Broker {
             }
         };
         let manifest = Arc::new(root.value);
-        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest) };
+        let epochs = Arc::new(found.replica.epochs().clone());
+        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view_sender, view) = watch::channel(view);
         let shard = inner.shards[shard_of(partition, inner.shards.len())].clone();
         let open = Open {
@@ -426,8 +440,7 @@ impl Broker {
         };
         // A shard that is gone ends the broker.
         let _ = shard.send(ShardMsg::Open(Box::new(open)));
-        inner.tier.send(TierRequest::Hold(Box::new(Led {
-            partition,
+        inner.tier.send(TierRequest::Hold(Box::new(Held {
             topic_name: topic.name.to_string(),
             config: config.clone(),
             shard: shard.clone(),

@@ -1,25 +1,27 @@
 //! The tierer: the one task that changes manifests. Flush, retention and delete-records of a partition are serialised here (rule C3).
 //!
-//! Level-triggered: each look starts from the views and the WAL, so whatever failed is simply found again (rule T8).
+//! Level-triggered: each look starts from the views and the WAL, so whatever failed is simply found again (rule T8). What is
+//! due and what a failure means is decided in `core::tiering` and `core::flush`; this carries it out.
 
 pub(crate) mod commit;
+mod manifests;
 pub(crate) mod upload;
 
 use crate::api::ApiError;
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::partitions::shard::{ShardMsg, ShardSender};
-use crate::partitions::view::{PartitionView, ViewReceiver};
+use crate::partitions::shard::ShardSender;
+use crate::partitions::view::ViewReceiver;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
-use commit::{Change, CommitError, Committer};
+use commit::{CommitError, Committer};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use millpond_core::flush::{self, FlushRule, PlannedObject, Pressure, Tail};
-use millpond_core::replica::Visible;
+use millpond_core::tiering::{Backoff, TierRules, TierSettings, Tiering};
 use millpond_core::topic_config::{TopicConfig, millis};
-use millpond_log::manifest::{ManifestRoot, ManifestView, Retention, SegmentEntry};
+use millpond_log::manifest::{ManifestRoot, SegmentEntry};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
 use millpond_metadata::kv::Revision;
@@ -36,14 +38,17 @@ const UPLOADS_MAX: usize = 2;
 /// The WAL is filling when less than this share of it can be reserved.
 const PRESSURE_FREE_SHARE: u64 = 4;
 
-/// Pause after the first failure of the object store; it doubles up to `BACKOFF_MAX`, with jitter (case S1).
-const BACKOFF_MIN: Duration = Duration::from_millis(200);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Most flushes that are waited for at once; more are refused. An operator's tool asks for one.
+const WISHES_MAX: usize = 1024;
 
 /// What the tierer is asked.
 pub(crate) enum TierRequest {
     /// This broker holds the partition from now on.
-    Hold(Box<Led>),
+    Hold(Box<Held>),
+    /// It was elected to lead the partition in this epoch. Nothing goes up before (rules B2, T1).
+    Lead { partition: PartitionId, epoch: LeaderEpoch },
+    /// It leads the partition no longer (rule B3).
+    Resign { partition: PartitionId },
     /// Its settings changed.
     Configure { partition: PartitionId, config: Box<TopicConfig> },
     /// It holds it no longer.
@@ -72,9 +77,8 @@ impl TierHandle {
     }
 }
 
-/// A partition this broker leads, as the tierer keeps it.
-pub(crate) struct Led {
-    pub(crate) partition: PartitionId,
+/// A partition this broker holds, as it is handed to the tierer.
+pub(crate) struct Held {
     pub(crate) topic_name: String,
     pub(crate) config: TopicConfig,
     pub(crate) shard: ShardSender,
@@ -86,11 +90,26 @@ pub(crate) struct Led {
     pub(crate) producers: ProducerTable,
 }
 
-impl Led {
-    /// The epoch it is led in, which a commit is held to (rule T5).
-    fn epoch(&self) -> LeaderEpoch {
-        self.view.borrow().visible.epoch
+/// The same as the tierer keeps it.
+struct Partition {
+    topic_name: String,
+    config: TopicConfig,
+    shard: ShardSender,
+    view: ViewReceiver,
+    tiering: Tiering,
+}
+
+impl From<Held> for Partition {
+    fn from(held: Held) -> Partition {
+        let Held { topic_name, config, shard, view, root, revision, producers } = held;
+        let tiering = Tiering::new(root, revision.0, producers, settings(&config), TierRules::ALL);
+        Partition { topic_name, config, shard, view, tiering }
     }
+}
+
+fn settings(config: &TopicConfig) -> TierSettings {
+    let rule = FlushRule { bytes: config.upload_bytes(), age_ms: millis(config.upload_age()) };
+    TierSettings { rule, retention_ms: config.retention.map_or(-1, millis) }
 }
 
 /// A wish to flush, answered when every partition is tiered up to what was committed when it was made.
@@ -110,17 +129,17 @@ pub(crate) struct Tierer {
     pub(crate) committer: Committer,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) interval: Duration,
+    pub(crate) started: Instant,
     pub(crate) state: TierState,
 }
 
 #[derive(Default)]
 pub(crate) struct TierState {
-    led: BTreeMap<PartitionId, Led>,
-    uploading: BTreeSet<PartitionId>,
+    partitions: BTreeMap<PartitionId, Partition>,
     uploads: FuturesUnordered<UploadTask>,
     wishes: Vec<FlushWish>,
-    failures: u32,
-    paused_until: Option<Instant>,
+    /// Of the object store and the metadata store, which all partitions share. Each has its own besides.
+    backoff: Backoff,
 }
 
 impl Tierer {
@@ -136,29 +155,43 @@ impl Tierer {
                     None => return,
                 },
                 Some((planned, outcome)) = self.state.uploads.next() => self.on_uploaded(planned, outcome).await,
-                _ = tick.tick() => self.apply_retention().await,
+                _ = tick.tick() => {
+                    self.settle_open().await;
+                    self.apply_retention().await;
+                }
             }
             self.grant_wishes();
             self.start_uploads();
         }
     }
 
+    /// A clock that only goes forward, for pauses.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(clock::monotonic().duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
+    }
+
     async fn on_request(&mut self, request: TierRequest) {
+        let partitions = &mut self.state.partitions;
         match request {
-            TierRequest::Hold(led) => drop(self.state.led.insert(led.partition, *led)),
-            TierRequest::Leave { partition } => drop(self.state.led.remove(&partition)),
+            TierRequest::Hold(held) => drop(partitions.insert(held.root.partition, Partition::from(*held))),
+            TierRequest::Leave { partition } => drop(partitions.remove(&partition)),
+            TierRequest::Lead { partition, epoch } => {
+                if let Some(led) = partitions.get_mut(&partition) {
+                    led.tiering.lead(epoch);
+                }
+            }
+            TierRequest::Resign { partition } => {
+                if let Some(led) = partitions.get_mut(&partition) {
+                    led.tiering.resign();
+                }
+            }
             TierRequest::Configure { partition, config } => {
-                if let Some(led) = self.state.led.get_mut(&partition) {
+                if let Some(led) = partitions.get_mut(&partition) {
+                    led.tiering.configure(settings(&config));
                     led.config = *config;
                 }
             }
-            TierRequest::Flush { partitions, done } => {
-                let committed = |partition: PartitionId| {
-                    self.state.led.get(&partition).map(|led| (partition, led.view.borrow().visible.lso))
-                };
-                let targets = partitions.into_iter().filter_map(committed).collect();
-                self.state.wishes.push(FlushWish { targets, done });
-            }
+            TierRequest::Flush { partitions, done } => self.on_flush(partitions, done),
             TierRequest::DeleteRecords { partition, before, done } => {
                 let moved = self.delete_records(partition, before).await;
                 // The asker may have gone away; the log start has moved all the same.
@@ -167,13 +200,32 @@ impl Tierer {
         }
     }
 
-    /// Answers the wishes that are fulfilled. A partition that is led no longer fulfils itself.
+    fn on_flush(&mut self, partitions: Vec<PartitionId>, done: oneshot::Sender<Result<(), ApiError>>) {
+        if self.state.wishes.len() >= WISHES_MAX {
+            let many = ApiError::new(ErrorCode::ThrottlingQuotaExceeded, "too many flushes are waited for; retry");
+            // Nobody else is to be told.
+            let _ = done.send(Err(many));
+            return;
+        }
+        let committed = |partition: PartitionId| {
+            self.state.partitions.get(&partition).map(|led| (partition, led.view.borrow().visible.lso))
+        };
+        let targets = partitions.into_iter().filter_map(committed).collect();
+        self.state.wishes.push(FlushWish { targets, done });
+    }
+
+    /// Answers the wishes that are fulfilled, and forgets those that nobody waits for. A partition that is led no longer
+    /// fulfils itself.
     fn grant_wishes(&mut self) {
-        let led = &self.state.led;
+        let partitions = &self.state.partitions;
         let open = |(partition, target): (&PartitionId, &Offset)| {
-            led.get(partition).is_some_and(|led| led.root.tiered_end < *target)
+            let led = partitions.get(partition).filter(|led| led.tiering.office().is_some());
+            led.is_some_and(|led| led.tiering.root().tiered_end < *target)
         };
         for wish in std::mem::take(&mut self.state.wishes) {
+            if wish.done.is_closed() {
+                continue;
+            }
             if wish.targets.iter().any(open) {
                 self.state.wishes.push(wish);
             } else {
@@ -183,16 +235,17 @@ impl Tierer {
     }
 
     fn start_uploads(&mut self) {
-        if self.state.uploads.len() >= UPLOADS_MAX
-            || self.state.paused_until.is_some_and(|until| clock::monotonic() < until)
-        {
+        let now_ms = self.now_ms();
+        if self.state.uploads.len() >= UPLOADS_MAX || !self.state.backoff.over(now_ms) {
             return;
         }
-        let tails: Vec<Tail> = self.state.led.values().filter_map(|led| self.tail_of(led)).collect();
+        let tails: Vec<Tail> =
+            self.state.partitions.iter().filter_map(|(id, led)| self.tail(*id, led, now_ms)).collect();
         if tails.is_empty() {
             return;
         }
-        let wished: Vec<PartitionId> = self.state.wishes.iter().flat_map(|wish| wish.targets.keys().copied()).collect();
+        let wished: BTreeSet<PartitionId> =
+            self.state.wishes.iter().flat_map(|wish| wish.targets.keys().copied()).collect();
         let usage = self.wal.usage();
         let filling = usage.free_bytes < usage.bytes_max / PRESSURE_FREE_SHARE;
         let pressure = if filling { Pressure::WalFilling } else { Pressure::Calm };
@@ -204,10 +257,26 @@ impl Tierer {
         }
     }
 
+    fn tail(&self, partition: PartitionId, led: &Partition, now_ms: u64) -> Option<Tail> {
+        let visible = led.view.borrow().visible;
+        led.tiering.tail(now_ms, &visible, |from, to, bytes| self.wal.summary(partition, from, to, bytes))
+    }
+
     fn start_upload(&mut self, planned: PlannedObject) {
-        let sources: Vec<Source> =
-            planned.tails.iter().map(|tail| source(&self.state.led[&tail.partition], *tail)).collect();
-        self.state.uploading.extend(planned.tails.iter().map(|tail| tail.partition));
+        let partitions = &mut self.state.partitions;
+        let source = |tail: &Tail| {
+            let led = partitions.get_mut(&tail.partition).expect("its tail was offered in this look");
+            let epoch = led.tiering.begin_upload();
+            let newest = led.tiering.root().newest();
+            Source {
+                tail: *tail,
+                topic_name: led.topic_name.clone(),
+                epoch,
+                producers: led.tiering.producers().clone(),
+                last_append_time: newest.map_or(TimestampMs::NONE, |entry| entry.max_append_time),
+            }
+        };
+        let sources: Vec<Source> = planned.tails.iter().map(source).collect();
         let uploader = self.uploader.clone();
         let gc_epoch = self.committer.gc_epoch();
         self.state.uploads.push(Box::pin(async move {
@@ -216,68 +285,44 @@ impl Tierer {
         }));
     }
 
-    /// The committed tail of a partition, unless it is empty or being uploaded.
-    fn tail_of(&self, led: &Led) -> Option<Tail> {
-        let Visible { leads, lso, .. } = led.view.borrow().visible;
-        let tiered_end = led.root.tiered_end;
-        if !leads || lso <= tiered_end || self.state.uploading.contains(&led.partition) {
-            return None;
-        }
-        let entries = self.wal.entries(led.partition, tiered_end, lso);
-        let oldest = entries.first()?.append_time;
-        // T1: a segment holds whole batches below the last stable offset, and no more than its topic asks for.
-        let mut bytes = 0;
-        let mut end = tiered_end;
-        for entry in entries.iter().take_while(|entry| entry.end <= lso) {
-            if bytes > 0 && bytes + u64::from(entry.size) > led.config.upload_bytes() {
-                break;
-            }
-            bytes += u64::from(entry.size);
-            end = entry.end;
-        }
-        let more = end < lso;
-        let rule = FlushRule {
-            bytes: if more { bytes } else { led.config.upload_bytes() },
-            age_ms: millis(led.config.upload_age()),
-        };
-        Some(Tail {
-            partition: led.partition,
-            tiered_end,
-            lso: end,
-            bytes,
-            oldest,
-            rule,
-            retention_ms: led.config.retention.map_or(-1, millis),
-        })
-    }
-
     async fn on_uploaded(&mut self, planned: PlannedObject, outcome: Result<Uploaded, UploadError>) {
-        for tail in &planned.tails {
-            self.state.uploading.remove(&tail.partition);
-        }
         let committed = match outcome {
-            Ok(uploaded) => self.commit_upload(uploaded).await.map_err(|error| error.to_string()),
-            Err(UploadError::Moved { .. }) => return,
-            Err(error) => Err(crate::refusals::storage_error(&error).message),
+            Ok(uploaded) => self.commit_upload(uploaded).await,
+            Err(error) => return self.upload_failed(&planned, &error),
         };
         match committed {
-            Ok(()) => {
-                self.state.failures = 0;
-                self.state.paused_until = None;
-            }
-            Err(reason) => self.pause(&reason),
+            Ok(()) => self.state.backoff = Backoff::default(),
+            Err(error) => self.pause(&error),
         }
     }
 
-    fn pause(&mut self, reason: &str) {
+    /// A bundle of which one member is at fault is planned again without it (rule K8); the rest waits for nothing.
+    fn upload_failed(&mut self, planned: &PlannedObject, error: &UploadError) {
+        let now_ms = self.now_ms();
+        let blamed = error.partition();
+        for tail in &planned.tails {
+            if let Some(led) = self.state.partitions.get_mut(&tail.partition) {
+                led.tiering.upload_failed(now_ms, blamed == Some(tail.partition), rand::random());
+            }
+        }
+        match blamed {
+            None => self.pause(error),
+            Some(partition) => {
+                self.metrics.upload_errors.inc();
+                let reason = crate::refusals::storage_error(error).message;
+                tracing::warn!(%partition, reason, "a tail could not be uploaded; it is tried again");
+            }
+        }
+    }
+
+    /// The object store or the metadata store is at fault: nothing goes up for a while.
+    fn pause(&mut self, error: &(dyn std::error::Error + 'static)) {
         self.metrics.upload_errors.inc();
-        let doubled = BACKOFF_MIN.saturating_mul(1 << self.state.failures.min(16)).min(BACKOFF_MAX);
-        self.state.failures += 1;
-        let pause = doubled.mul_f64(rand::random_range(0.5..1.0));
-        self.state.paused_until = Some(clock::monotonic() + pause);
+        let now_ms = self.now_ms();
+        self.state.backoff.fail(now_ms, rand::random());
         tracing::warn!(
-            reason,
-            retry_ms = pause.as_millis() as u64,
+            reason = crate::refusals::storage_error(error).message,
+            retry_ms = self.state.backoff.until_ms() - now_ms,
             "upload failed; produce goes on while the WAL has room"
         );
     }
@@ -287,141 +332,14 @@ impl Tierer {
         self.metrics.uploads.inc();
         self.metrics.upload_bytes.inc_by(uploaded.object.length);
         let mut changes = Vec::with_capacity(uploaded.object.segments.len());
-        for placed in &uploaded.object.segments {
+        for (placed, (partition, producers)) in uploaded.object.segments.iter().zip(uploaded.after) {
+            assert_eq!(placed.meta.partition, partition, "an object's segments are in the order of its tails");
             let entry = SegmentEntry::new(uploaded.key, uploaded.object.length, placed.clone());
-            // Led no longer, or led again in a later epoch and tiered meanwhile: the range is an orphan.
-            let Some(led) = self.state.led.get(&placed.meta.partition).filter(|led| led.root.tiered_end == entry.base)
-            else {
-                continue;
-            };
-            changes.push(Change::append(led, led.root.append(entry, led.epoch()), uploaded.key.gc_epoch()));
+            // Led no longer: the range is an orphan.
+            let led = self.state.partitions.get_mut(&partition);
+            changes.extend(led.and_then(|led| led.tiering.uploaded(entry, producers)));
         }
-        self.committer.put_rolled(&self.uploader, &mut changes).await;
-        let after: BTreeMap<PartitionId, ProducerTable> = uploaded.after.into_iter().collect();
         self.tiered.warm(&uploaded.key, &uploaded.object.parts, uploaded.object.length);
-        self.apply(changes, &after).await
+        self.apply(changes).await
     }
-
-    /// Commits changes and tells the shards. A partition whose change was fenced is left: another leads it.
-    async fn apply(
-        &mut self,
-        changes: Vec<Change>,
-        producers: &BTreeMap<PartitionId, ProducerTable>,
-    ) -> Result<(), CommitError> {
-        let outcomes = self.committer.commit(&changes, &self.metrics).await?;
-        let mut fenced = false;
-        for (change, outcome) in changes.into_iter().zip(outcomes) {
-            let Some(led) = self.state.led.get_mut(&change.partition) else { continue };
-            match outcome {
-                commit::Outcome::Committed(revision) => {
-                    led.root = Arc::new(change.root);
-                    led.revision = revision;
-                    if let Some(table) = producers.get(&change.partition) {
-                        led.producers = table.clone();
-                        self.metrics.segments_committed.inc();
-                    }
-                    let message = ShardMsg::Manifest { partition: change.partition, root: Arc::clone(&led.root) };
-                    // The shard is gone only when the broker ends.
-                    let _ = led.shard.send(message);
-                    // Whoever is told that it is done has to see it done.
-                    let seq = led.root.seq;
-                    let _ = led.view.wait_for(|view| view.manifest.seq >= seq).await;
-                }
-                // What was uploaded is an orphan.
-                commit::Outcome::Fenced => fenced = true,
-            }
-        }
-        if fenced { Err(CommitError::Fenced) } else { Ok(()) }
-    }
-
-    async fn apply_retention(&mut self) {
-        let now = clock::wall();
-        let partitions: Vec<PartitionId> = self.state.led.keys().copied().collect();
-        for partition in partitions {
-            if self.state.uploading.contains(&partition) {
-                continue;
-            }
-            let led = &self.state.led[&partition];
-            if !led.view.borrow().visible.leads {
-                continue;
-            }
-            let Some(start) = retention_start(&self.tiered, &self.wal, led, now).await else { continue };
-            if start > led.root.log_start
-                && let Err(error) = self.move_log_start(partition, start).await
-            {
-                tracing::warn!(%partition, %error, "retention could not be applied; it is tried again");
-                return;
-            }
-        }
-    }
-
-    async fn delete_records(&mut self, partition: PartitionId, before: Option<Offset>) -> Result<Offset, ApiError> {
-        let Some(led) = self.state.led.get(&partition) else { return Err(crate::refusals::not_leader()) };
-        let PartitionView { visible, .. } = led.view.borrow().clone();
-        let to = before.unwrap_or(visible.hw);
-        if to > visible.hw {
-            let message = format!("offset {to} is beyond the high watermark {}", visible.hw);
-            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
-        }
-        if to <= led.root.log_start {
-            return Ok(led.root.log_start);
-        }
-        self.move_log_start(partition, to).await.map_err(|error| crate::refusals::storage_error(&error))?;
-        match self.state.led.get(&partition) {
-            Some(led) => Ok(led.root.log_start),
-            None => Err(crate::refusals::not_leader()),
-        }
-    }
-
-    /// Durable metadata first, deletion later (rule C1, case C7).
-    async fn move_log_start(&mut self, partition: PartitionId, to: Offset) -> Result<(), CommitError> {
-        let led = &self.state.led[&partition];
-        let mut view = ManifestView::new(ManifestRoot::clone(&led.root));
-        let dropped = self.tiered.ask(&mut view, |view| view.dropped_by(to)).await.map_err(CommitError::Manifest)?;
-        let change = Change::advance(led, led.root.advance_log_start(to, led.epoch()), &dropped);
-        self.apply(vec![change], &BTreeMap::new()).await
-    }
-}
-
-fn source(led: &Led, tail: Tail) -> Source {
-    Source {
-        tail,
-        topic_name: led.topic_name.clone(),
-        epoch: led.epoch(),
-        producers: led.producers.clone(),
-        last_append_time: led.root.newest().map_or(TimestampMs::NONE, |entry| entry.max_append_time),
-    }
-}
-
-/// Where the log may start by its retention settings. `None` where the manifest cannot be read now.
-async fn retention_start(tiered: &Tiered, wal: &Wal, led: &Led, now: TimestampMs) -> Option<Offset> {
-    let retention = Retention { age_ms_max: led.config.retention.map(millis), size_max: led.config.retention_bytes };
-    if !led.config.cleanup_policy.delete || (retention.age_ms_max.is_none() && retention.size_max.is_none()) {
-        return Some(led.root.log_start);
-    }
-    let tail_bytes = wal.partition_bytes(led.partition);
-    let mut view = ManifestView::new(ManifestRoot::clone(&led.root));
-    let start = tiered.ask(&mut view, |view| view.retention_start(retention, now, tail_bytes)).await.ok()?;
-    if start < led.root.tiered_end {
-        return Some(start);
-    }
-    Some(tail_retention_start(wal, led, retention, now).max(start))
-}
-
-/// Goes on with whole batches of the committed tail where nothing in object storage is kept.
-fn tail_retention_start(wal: &Wal, led: &Led, retention: Retention, now: TimestampMs) -> Offset {
-    let hw = led.view.borrow().visible.hw;
-    let entries = wal.entries(led.partition, led.root.tiered_end, hw);
-    let mut bytes: u64 = entries.iter().map(|entry| u64::from(entry.size)).sum();
-    let mut start = led.root.tiered_end;
-    for entry in entries.iter().filter(|entry| entry.end <= hw) {
-        let old = retention.age_ms_max.is_some_and(|max| now.0.saturating_sub(entry.append_time.0) > max);
-        let over = retention.size_max.is_some_and(|max| bytes - u64::from(entry.size) >= max);
-        if !old && !over {
-            break;
-        }
-        bytes -= u64::from(entry.size);
-        start = entry.end;
-    }
-    start
 }

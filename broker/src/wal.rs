@@ -17,13 +17,14 @@ mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
 mod space;
-mod state_file;
+pub(crate) mod state_file;
 mod tail;
 mod tails;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+use millpond_core::tiering::TailSummary;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::BLOCK_BYTES;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
@@ -279,6 +280,12 @@ pub enum WalError {
         /// Who wanted it.
         wanted: String,
     },
+    /// The identity of a directory with data in it cannot be read.
+    #[error("`{file}` does not say whose data it is; start the broker with the --id it had", file = file.display())]
+    Unlabelled {
+        /// The identity file.
+        file: PathBuf,
+    },
     /// Another version wrote it.
     #[error("`{file}` has format {format}, which this version cannot read; use the version that wrote it", file = file.display())]
     OtherFormat {
@@ -415,6 +422,13 @@ impl Wal {
             entries.take_while(|entry| entry.base < to).collect()
         };
         self.shared.tails.look(partition, look).unwrap_or_default()
+    }
+
+    /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least: what a look at an idle partition
+    /// costs does not grow with its tail. `None` if the WAL has none that begins at `from`.
+    #[must_use]
+    pub fn summary(&self, partition: PartitionId, from: Offset, to: Offset, bytes_max: u64) -> Option<TailSummary> {
+        self.shared.tails.look(partition, |tail| tail.summary(from, to, bytes_max)).flatten()
     }
 
     /// First offset that can be read, and log end offset.

@@ -8,8 +8,8 @@ use crate::disk::{Disk, DiskSettings};
 use crate::options::CacheOptions;
 use crate::page::{Geometry, Object, Page, PageKey};
 use foyer::{
-    CacheBuilder, Event, EventListener, HybridCache, HybridCacheBuilder, HybridCachePolicy, HybridCacheProperties,
-    Load, LruConfig,
+    CacheBuilder, Event, EventListener, FifoConfig, HybridCache, HybridCacheBuilder, HybridCachePolicy,
+    HybridCacheProperties, Load, LruConfig,
 };
 use std::sync::Arc;
 
@@ -66,7 +66,9 @@ impl Memory {
         let window = CacheBuilder::new(window_bytes)
             // Pages are large and few: one lock is no bottleneck, and the budget holds for the whole part.
             .with_shards(1)
-            .with_eviction_config(LruConfig { high_priority_pool_ratio: 0.0 })
+            // First in, first out: a scan reads its pages in the order they came. By last use, the pages read ahead for it,
+            // which nobody has touched, would go before those it has done with.
+            .with_eviction_config(FifoConfig::default())
             .with_weighter(weight)
             .with_event_listener(Arc::new(CountEvictions(counters.clone())))
             .build();

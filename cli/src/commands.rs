@@ -25,7 +25,7 @@ pub(crate) enum Command {
     /// Run a broker for local work, with its data in one folder
     Dev(dev::Args),
     /// Run one broker of a fleet
-    Broker(broker::Args),
+    Broker(Box<broker::Args>),
     /// Create, list, describe, change and delete topics
     Topic(topic::Args),
     /// Repair single partitions
@@ -49,7 +49,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
     match command {
         Command::Demo(args) => client(demo::run(args)),
         Command::Dev(args) => client(dev::run(args)),
-        Command::Broker(args) => client(broker::run(args)),
+        Command::Broker(args) => client(broker::run(*args)),
         Command::Topic(args) => client(topic::run(args)),
         Command::Partition(args) => client(partition::run(args)),
         Command::Produce(args) => client(produce::run(args)),

@@ -30,9 +30,11 @@ impl ConnectionArgs {
         config.client_id = concat!("millpond-cli/", env!("CARGO_PKG_VERSION")).to_owned();
         config.tls = self.tls()?;
         Client::with_config(config).await.map_err(|error| match error.code {
-            Some(_) => Failure::new(error.to_string()),
-            // The connection failed: perhaps nobody is there.
-            None => Failure::new(format!("{error}; is it running, and is --bootstrap its gRPC port?")),
+            // Nobody is there, perhaps.
+            None if error.retriable => {
+                Failure::new(format!("{error}; is it running, and is --bootstrap its gRPC port?"))
+            }
+            _ => Failure::new(error.to_string()),
         })
     }
 

@@ -2,25 +2,24 @@
 //! to. What a broker does is the broker's.
 
 use crate::failure::{Doing, Failure};
+use crate::metadata::Metadata;
 use crate::ports;
 use crate::signals::Shutdown;
 use crate::{output, store};
 use millpond_broker::api::BrokerDescription;
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Components, Config, StartError};
-use millpond_metadata::clock::SystemClock;
-use millpond_metadata::embedded::Embedded;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// One broker to run.
 pub(crate) struct Launch {
     pub(crate) config: Config,
+    /// The id is that of the data directory or a new one, not the one in `config`.
+    pub(crate) auto_id: bool,
     pub(crate) cluster: String,
-    /// Folder of the embedded metadata.
-    pub(crate) metadata: PathBuf,
+    pub(crate) metadata: Metadata,
     /// URL of the object store.
     pub(crate) objects: String,
     /// Flags that set the ports of the three doors, to be named when one is taken.
@@ -31,16 +30,20 @@ impl Launch {
     /// Runs the broker until the process is asked to end. Prints the ready line once it serves.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let mut shutdown = Shutdown::listen()?;
-        let opened = format!("cannot open the metadata in `{}`", self.metadata.display());
-        let metadata = Arc::new(Embedded::open(&self.metadata, Arc::new(SystemClock::start())).doing(opened)?);
+        let metadata = self.metadata.open(&self.cluster).await?;
         let components = Components {
-            metadata: Arc::clone(&metadata) as Arc<_>,
-            cluster: self.cluster,
+            metadata: Arc::clone(&metadata.kv),
+            keys: metadata.keys.clone(),
             objects: store::open(&self.objects)?,
             disk: Arc::new(RealDisk),
         };
+        let mut config = self.config;
+        if self.auto_id {
+            let id = millpond_broker::auto_id(&components, &config.data_dir).await;
+            config.id = id.map_err(|error| explain(error, self.flags))?;
+        }
         let stop = CancellationToken::new();
-        let started = millpond_broker::start(self.config, components, stop.clone());
+        let started = millpond_broker::start(config, components, stop.clone());
         let running = tokio::select! {
             () = shutdown.asked() => return Ok(()),
             started = started => started.map_err(|error| explain(error, self.flags))?,
@@ -55,7 +58,7 @@ impl Launch {
             () = shutdown.asked() => return Err(Failure::new("asked twice to end: did not wait for the broker")),
             ended = ended => ended.doing("the broker did not end well")?,
         }
-        metadata.close().await.doing("cannot close the metadata")
+        metadata.close().await
     }
 }
 

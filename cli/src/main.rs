@@ -10,6 +10,7 @@ mod flights;
 mod input;
 mod launch;
 mod logging;
+mod metadata;
 mod output;
 mod ports;
 mod progress;

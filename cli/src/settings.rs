@@ -2,6 +2,7 @@
 //! Opens nothing but the file.
 
 use crate::failure::{Doing, Failure};
+use crate::metadata::{EtcdFiles, Login, Metadata};
 use crate::units::ByteCount;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -24,9 +25,25 @@ pub(crate) struct Settings {
     /// Folder of the WAL and the disk cache, owned by this broker alone
     #[arg(long, env = "MILLPOND_DATA_DIR", value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Where the cluster's facts are kept: embedded:DIR
+    /// Where the cluster's facts are kept: etcd://HOST:PORT,HOST:PORT/PREFIX or embedded:DIR [default prefix:
+    /// /millpond/CLUSTER]
     #[arg(long, env = "MILLPOND_METADATA", value_name = "URL")]
     pub(crate) metadata: Option<String>,
+    /// Certificate of the CA that signed etcd's own; turns TLS on
+    #[arg(long, env = "MILLPOND_ETCD_CA", value_name = "FILE.pem")]
+    pub(crate) etcd_ca: Option<PathBuf>,
+    /// Certificate to show to etcd
+    #[arg(long, env = "MILLPOND_ETCD_CERT", value_name = "FILE.pem")]
+    pub(crate) etcd_cert: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, env = "MILLPOND_ETCD_KEY", value_name = "FILE.pem")]
+    pub(crate) etcd_key: Option<PathBuf>,
+    /// User of etcd, with its password or without
+    #[arg(long, env = "MILLPOND_ETCD_USER", hide_env_values = true, value_name = "NAME[:PASSWORD]")]
+    pub(crate) etcd_user: Option<Login>,
+    /// Password of that user; others see a command line, and not a file
+    #[arg(long, env = "MILLPOND_ETCD_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) etcd_password_file: Option<PathBuf>,
     /// Where segments are kept: s3://bucket/prefix, gs://, az://, file:///dir or memory://
     #[arg(long, env = "MILLPOND_OBJECT_STORE", value_name = "URL")]
     pub(crate) object_store: Option<String>,
@@ -73,13 +90,6 @@ fn id_from_file<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Opt
     }))
 }
 
-/// Where the metadata are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MetadataUrl {
-    /// A store of this broker's own, in a folder.
-    Embedded(PathBuf),
-}
-
 /// Settings with nothing left open, except sizes, whose defaults are the broker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved {
@@ -88,7 +98,7 @@ pub(crate) struct Resolved {
     pub(crate) rack: Option<String>,
     pub(crate) cluster: String,
     pub(crate) data_dir: PathBuf,
-    pub(crate) metadata: MetadataUrl,
+    pub(crate) metadata: Metadata,
     pub(crate) object_store: String,
     pub(crate) grpc: Door,
     pub(crate) kafka: Door,
@@ -131,6 +141,11 @@ impl Settings {
             cluster: self.cluster.or(other.cluster),
             data_dir: self.data_dir.or(other.data_dir),
             metadata: self.metadata.or(other.metadata),
+            etcd_ca: self.etcd_ca.or(other.etcd_ca),
+            etcd_cert: self.etcd_cert.or(other.etcd_cert),
+            etcd_key: self.etcd_key.or(other.etcd_key),
+            etcd_user: self.etcd_user.or(other.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(other.etcd_password_file),
             object_store: self.object_store.or(other.object_store),
             grpc_listen: self.grpc_listen.or(other.grpc_listen),
             grpc_advertise: self.grpc_advertise.or(other.grpc_advertise),
@@ -150,12 +165,21 @@ impl Settings {
         let grpc = door("grpc", self.grpc_listen, GRPC_PORT, self.grpc_advertise, insecure)?;
         let kafka = door("kafka", self.kafka_listen, KAFKA_PORT, self.kafka_advertise, insecure)?;
         let http = self.http_listen.unwrap_or(loopback(HTTP_PORT));
+        let cluster = self.cluster.unwrap_or_else(|| "millpond".to_owned());
+        let files = EtcdFiles {
+            ca: self.etcd_ca,
+            cert: self.etcd_cert,
+            key: self.etcd_key,
+            user: self.etcd_user,
+            password_file: self.etcd_password_file,
+        };
+        let metadata = self.metadata.ok_or_else(|| missing("metadata", "etcd://HOST:PORT or embedded:DIR"))?;
         Ok(Resolved {
             id: self.id.as_deref().map_or(Ok(None), id)?,
             rack: self.rack,
-            cluster: self.cluster.unwrap_or_else(|| "millpond".to_owned()),
             data_dir: self.data_dir.ok_or_else(|| missing("data-dir", "the folder of its WAL"))?,
-            metadata: metadata(&self.metadata.ok_or_else(|| missing("metadata", "embedded:DIR"))?)?,
+            metadata: Metadata::parse(&metadata, &cluster, files)?,
+            cluster,
             object_store: object_store(
                 self.object_store.ok_or_else(|| missing("object-store", "for example s3://bucket/prefix"))?,
             )?,
@@ -227,16 +251,6 @@ fn door(
     }
 }
 
-fn metadata(url: &str) -> Result<MetadataUrl, Failure> {
-    if let Some(folder) = url.strip_prefix("embedded:").filter(|folder| !folder.is_empty()) {
-        return Ok(MetadataUrl::Embedded(folder.into()));
-    }
-    Err(Failure::usage(match url.starts_with("etcd://") {
-        true => "this version keeps metadata only embedded; give --metadata embedded:DIR".to_owned(),
-        false => format!("--metadata `{url}` is not embedded:DIR"),
-    }))
-}
-
 fn object_store(url: String) -> Result<String, Failure> {
     if ["s3://", "gs://", "az://", "file:///", "memory://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Ok(url);
@@ -262,7 +276,7 @@ mod tests {
         let resolved = least().resolve().expect("the least is enough");
         assert_eq!(resolved.id, None);
         assert_eq!(resolved.cluster, "millpond");
-        assert_eq!(resolved.metadata, MetadataUrl::Embedded("/m".into()));
+        assert_eq!(resolved.metadata, Metadata::Embedded("/m".into()));
         assert_eq!(resolved.grpc, Door { listen: loopback(7400), advertise: None });
         assert_eq!((resolved.kafka.listen, resolved.http), (loopback(9092), loopback(7480)));
     }
@@ -317,8 +331,8 @@ mod tests {
             assert!(failure.to_string().contains(part), "{failure}");
         };
         check(|settings| settings.data_dir = None, "MILLPOND_DATA_DIR");
-        check(|settings| settings.metadata = Some("etcd://h:2379".to_owned()), "embedded");
-        check(|settings| settings.metadata = Some("embedded:".to_owned()), "not embedded:DIR");
+        check(|settings| settings.metadata = Some("embedded:".to_owned()), "neither embedded:DIR");
+        check(|settings| settings.etcd_ca = Some("/ca".into()), "--etcd-");
         check(|settings| settings.object_store = Some("/tmp/x".to_owned()), "file:///DIR");
         check(|settings| settings.id = Some("2147483648".to_owned()), "no broker id");
         check(|settings| settings.grpc_listen = Some(SocketAddr::from(([10, 0, 0, 1], 1))), "--insecure");

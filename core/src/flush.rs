@@ -3,6 +3,7 @@
 //! Pure planning over facts the driver gathers; it starts no upload and knows no object store.
 
 use millpond_log::{Offset, PartitionId, TimestampMs};
+use std::collections::BTreeSet;
 
 /// Most partitions in one object: their manifests are committed in one metadata transaction (rule K8).
 pub const BUNDLE_PARTITIONS_MAX: usize = 40;
@@ -75,7 +76,12 @@ impl Tail {
 /// `BUNDLE_BYTES_TARGET` and `BUNDLE_PARTITIONS_MAX`, and only with equal retention. `forced` names partitions that someone
 /// asked to flush; under `WalFilling` every tail is due.
 #[must_use]
-pub fn plan(now: TimestampMs, tails: &[Tail], forced: &[PartitionId], pressure: Pressure) -> Vec<PlannedObject> {
+pub fn plan(
+    now: TimestampMs,
+    tails: &[Tail],
+    forced: &BTreeSet<PartitionId>,
+    pressure: Pressure,
+) -> Vec<PlannedObject> {
     let due = |tail: &Tail| pressure == Pressure::WalFilling || tail.due(now) || forced.contains(&tail.partition);
     let with_records = || tails.iter().copied().filter(Tail::has_records);
     let (large, mut small): (Vec<Tail>, Vec<Tail>) =
@@ -133,7 +139,8 @@ mod tests {
     }
 
     fn planned(tails: &[Tail], forced: &[PartitionId], pressure: Pressure) -> Vec<Vec<u32>> {
-        let objects = plan(TimestampMs(1000), tails, forced, pressure);
+        let forced = forced.iter().copied().collect();
+        let objects = plan(TimestampMs(1000), tails, &forced, pressure);
         objects.iter().map(|object| object.tails.iter().map(|tail| tail.partition.index).collect()).collect()
     }
 

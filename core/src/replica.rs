@@ -14,7 +14,7 @@ pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
 use follower::{Busy, Stream};
-use leader::Leading;
+use leader::{Leading, Produce};
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
@@ -83,6 +83,8 @@ pub enum Input {
         token: Token,
         /// The batch.
         batch: Batch,
+        /// Largest timestamp of its records, whatever its header claims.
+        latest: TimestampMs,
         /// When to answer.
         acks: Acks,
     },
@@ -433,7 +435,9 @@ impl Replica {
         match input {
             Input::Session(inc) => self.note_session(inc, out),
             Input::Assigned(assignment) => self.note_assignment(now, assignment, out),
-            Input::Produce { token, batch, acks } => self.produce(now, token, batch, acks, out),
+            Input::Produce { token, batch, latest, acks } => {
+                self.produce(now, Produce { token, batch, latest, acks }, out);
+            }
             Input::Durable(mark) => self.note_durable(now, mark, out),
             Input::Push(push) => self.on_push(push, out),
             Input::Reply(reply) => self.note_reply(now, reply, out),

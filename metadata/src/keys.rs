@@ -41,6 +41,7 @@ pub enum ShardKind {
 /// | `GcDrop` | `/gc/drop/{gc_epoch:16 hex}/{uuid}/{n:10}/{seq:16 hex}` | `DropRecord` |
 /// | `Controller` | `/controller` | `{id, inc}`, under a lease |
 /// | `ProducerIds` | `/pid/next` | first producer id not handed out, as text |
+/// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
 /// | `Shard` | `/shard/{txn,group,share}/{s:10}` | owner of a coordinator shard |
 /// | `Transaction` | `/x/{txn id}` | a transaction's state |
 /// | `Group` | `/g/{group}/{part}` | group epoch, members, target |
@@ -68,6 +69,7 @@ pub enum Key {
     GcDrop { gc_epoch: u64, partition: PartitionId, seq: u64 },
     Controller,
     ProducerIds,
+    BrokerIds,
     Shard { kind: ShardKind, shard: u32 },
     Transaction(String),
     Group { group: String, part: String },
@@ -147,6 +149,7 @@ impl Keys {
             }
             Key::Controller => to.word("controller"),
             Key::ProducerIds => to.word("pid").word("next"),
+            Key::BrokerIds => to.word("bid").word("next"),
             Key::Shard { kind, shard } => to.word("shard").word(kind.word()).padded(*shard),
             Key::Transaction(id) => to.word("x").free(id),
             Key::Group { group, part } => to.word("g").free(group).free(part),
@@ -239,6 +242,7 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
         },
         "controller" => Key::Controller,
         "pid" if from.word()? == "next" => Key::ProducerIds,
+        "bid" if from.word()? == "next" => Key::BrokerIds,
         "shard" => {
             let word = from.word()?;
             let kind = ShardKind::ALL.into_iter().find(|kind| kind.word() == word)?;

@@ -410,17 +410,36 @@ pub enum KvError {
     /// History at the revision asked for is gone.
     #[error("history up to revision {0} was compacted")]
     Compacted(Revision),
+    /// The store is not the one it was, or its history went back: it was restored from a backup. What was asked counts for
+    /// nothing. Stop (rule K7).
+    #[error("the metadata store was restored from a backup, or is another one: {0}")]
+    Restored(String),
+}
+
+/// Where a store stands: what tells a restored one from the one it was (rule K7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// etcd's cluster id; `None` where a store has no identity besides its place.
+    pub cluster: Option<u64>,
+    /// The newest revision.
+    pub revision: Revision,
 }
 
 /// A strictly serializable key-value store with transactions over several keys, leases and watches: etcd, or its like.
 ///
-/// A call that is dropped before it returns has the outcome `Unknown`.
+/// A call that is dropped before it returns has the outcome `Unknown`. Every call may also fail with `Restored`.
 pub trait Kv: Send + Sync {
     /// Reads keys in order at the newest revision; sees every transaction acknowledged before the call (rule Z1).
     ///
     /// # Errors
     /// `Refused`, `Unavailable`.
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>>;
+
+    /// The store's identity and newest revision, as linearizable as a read (rule K7).
+    ///
+    /// # Errors
+    /// `Unavailable`, `Restored`.
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>>;
 
     /// Runs a transaction. What is acknowledged is durable.
     ///

@@ -1,10 +1,11 @@
 //! The metadata of a cluster: the only crate that knows where it is kept, and how it is changed.
 //!
-//! `kv` is the waist, `embedded` a durable implementation of it, `keys` the key space. `store` holds every transition as
+//! `kv` is the waist, `embedded` and `etcd` implement it, `keys` the key space. `store` holds every transition as
 //! one named transaction. Not the data path: no record passes here.
 
 pub mod clock;
 pub mod embedded;
+pub mod etcd;
 pub mod keys;
 pub mod kv;
 pub mod store;

@@ -99,6 +99,9 @@ pub enum StoreError {
     /// The request breaks a limit or a rule; the same request will never be accepted.
     #[error("{0}")]
     Refused(String),
+    /// The store was restored from a backup, or is another one. Stop (rule K7).
+    #[error("the metadata store was restored from a backup, or is another one: {0}")]
+    Restored(String),
     /// A record was written by a newer version.
     #[error("`{key}` has format {found}, this version reads up to {known}: upgrade this broker")]
     NewerFormat {
@@ -124,6 +127,7 @@ impl From<KvError> for StoreError {
         match error {
             KvError::Refused(reason) => StoreError::Refused(reason),
             KvError::LeaseNotFound | KvError::Compacted(_) => StoreError::Refused(error.to_string()),
+            KvError::Restored(reason) => StoreError::Restored(reason),
             KvError::Unavailable(reason) | KvError::Unknown(reason) => StoreError::Unavailable(reason),
         }
     }

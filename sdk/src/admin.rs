@@ -263,7 +263,12 @@ pub(crate) async fn find_offset(
         OffsetSpec::AtOrAfter(time) => Spec::AtOrAfterMs(time.0),
     };
     let call = |channel| async move {
-        let query = v1::OffsetQuery { topic: Some(v1::TopicRef::name(topic)), partition, spec: Some(spec) };
+        let query = v1::OffsetQuery {
+            topic: Some(v1::TopicRef::name(topic)),
+            partition,
+            spec: Some(spec),
+            current_leader_epoch: None,
+        };
         let request = v1::ListOffsetsRequest { queries: vec![query], isolation: isolation.into() };
         match answer(log_client(channel).list_offsets(request).await)?.results.pop() {
             // The refusal of the only query is the refusal of the call, and is tried again as such.

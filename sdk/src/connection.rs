@@ -19,7 +19,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long an unanswered check is waited for.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a port is asked whether it speaks Kafka.
+/// How long a port is asked whether it speaks another protocol.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is needed to speak TLS. All in PEM.
@@ -83,8 +83,21 @@ impl Dialer {
             let message = format!("{address} speaks Kafka; use {DEFAULT_PORT}");
             return Error { retriable: false, maybe_done: false, ..Error::connection(message) };
         }
+        if matches!(tokio::time::timeout(PROBE_TIMEOUT, speaks_http(address)).await, Ok(Ok(true))) {
+            let message = format!("{address} speaks HTTP; use {DEFAULT_PORT}");
+            return Error { retriable: false, maybe_done: false, ..Error::connection(message) };
+        }
         error.at(format_args!("cannot reach {address}"))
     }
+}
+
+/// Whether a port answers in HTTP/1, as the one for health and metrics does.
+async fn speaks_http(address: &str) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer).await?;
+    Ok(&answer == b"HTTP/1.")
 }
 
 /// Splits a list of addresses, `host:port[,host:port…]`; a missing port is the default one.

@@ -13,6 +13,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 /// Name of its cluster.
@@ -38,6 +40,20 @@ pub fn config(dir: &Path) -> Config {
     config
 }
 
+/// What the HTTP door at `address` serves under `/metrics`.
+///
+/// # Panics
+/// If it does not answer.
+pub async fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("the HTTP door is open");
+    let request = "GET /metrics HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("the broker reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("the answer is text");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
 impl TestBroker {
     /// Starts a broker whose metadata and WAL are under `config.data_dir`.
     ///
@@ -49,7 +65,7 @@ impl TestBroker {
         let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
         let components = Components {
             metadata: Arc::new(metadata.clone()),
-            cluster: CLUSTER.to_owned(),
+            keys: Keys::for_cluster(CLUSTER),
             objects,
             disk: Arc::new(RealDisk),
         };

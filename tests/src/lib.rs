@@ -2,6 +2,9 @@
 //! it could not run. No assertions and no product code.
 
 pub mod broker;
+pub mod etcd;
+pub mod http;
 pub mod process;
+pub mod proxy;
 pub mod s3;
 pub mod tools;

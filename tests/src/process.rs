@@ -1,13 +1,90 @@
-//! A `millpond dev` process of a test's own: started on free ports, killed without mercy, started again on the same directory.
-//! It knows no topic and no record.
+//! Server processes of a test's own: `millpond dev` on free ports, killed without mercy and started again on the same directory, or
+//! any other command that says when it is ready. It knows no topic and no record.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+/// A running server process of the binary. Killed when dropped.
+pub struct Server {
+    child: Child,
+    ready: String,
+    errors: Option<ChildStderr>,
+}
+
+impl Server {
+    /// Starts a command and waits for its ready line. Its standard error is kept if it is piped.
+    ///
+    /// # Panics
+    /// If it ends before it is ready.
+    #[must_use]
+    pub fn start(command: &mut Command) -> Server {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("`millpond` starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
+        let Some(ready) = ready else {
+            let status = child.wait().expect("it ended");
+            panic!("{command:?} ended before it was ready: {status}");
+        };
+        let errors = child.stderr.take();
+        Server { child, ready, errors }
+    }
+
+    /// What the ready line says of `name`.
+    ///
+    /// # Panics
+    /// If it says nothing of it.
+    #[must_use]
+    pub fn word(&self, name: &str) -> String {
+        let found = self.ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        found.unwrap_or_else(|| panic!("no {name} in `{}`", self.ready)).to_owned()
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end (SIGTERM), as operators do, and returns how it ended and what it wrote to a piped standard error.
+    ///
+    /// # Panics
+    /// If it cannot be asked or waited for.
+    pub fn terminate(mut self) -> (ExitStatus, String) {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("it runs");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
+        let mut text = String::new();
+        if let Some(errors) = &mut self.errors {
+            errors.read_to_string(&mut text).expect("it writes text");
+        }
+        (self.child.wait().expect("it is ours"), text)
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    #[must_use]
+    pub fn ended(mut self) -> ExitStatus {
+        self.child.wait().expect("a child can be waited for")
+    }
+
+    fn end(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
 
 /// A running `millpond dev` with one broker. Killed when dropped.
 pub struct Dev {
-    child: Child,
+    server: Server,
     /// Address of the gRPC door.
     pub grpc: String,
     /// Address of the Kafka door.
@@ -43,26 +120,11 @@ impl Dev {
     #[must_use]
     pub fn start(options: &DevOptions) -> Dev {
         let [grpc, kafka, http] = options.ports.map(|port| port.to_string());
-        let mut child = Command::new(binary())
-            .args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"])
-            .arg(&options.dir)
-            .args(&options.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("`millpond` starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
-        let Some(ready) = ready else {
-            let status = child.wait().expect("it ended");
-            panic!("`millpond dev` ended before it was ready: {status}");
-        };
-        let address = |name: &str| {
-            let found = ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            found.unwrap_or_else(|| panic!("no {name} in `{ready}`")).to_owned()
-        };
-        Dev { grpc: address("grpc"), kafka: address("kafka"), http: address("http"), child }
+        let mut command = Command::new(binary());
+        command.args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"]);
+        command.arg(&options.dir).args(&options.arguments);
+        let server = Server::start(&mut command);
+        Dev { grpc: server.word("grpc"), kafka: server.word("kafka"), http: server.word("http"), server }
     }
 
     /// The ports it listens on, to start it again where clients look for it.
@@ -76,45 +138,84 @@ impl Dev {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.server.pid()
     }
 
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(mut self) {
-        self.end();
+        self.server.end();
     }
 
     /// Waits until it has ended by itself.
-    ///
-    /// # Panics
-    /// If it cannot be waited for.
     #[must_use]
-    pub fn ended(mut self) -> ExitStatus {
-        self.child.wait().expect("a child can be waited for")
+    pub fn ended(self) -> ExitStatus {
+        self.server.ended()
     }
 
     /// Asks it to end (SIGTERM) and waits until it has.
     ///
     /// # Panics
     /// If it does not end well.
-    pub fn stop(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-        let status = self.child.wait().expect("it ends");
+    pub fn stop(self) {
+        let (status, _) = self.server.terminate();
         assert!(status.success(), "it ended with {status}");
-    }
-
-    fn end(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
-impl Drop for Dev {
-    fn drop(&mut self) {
-        self.end();
+/// A running `millpond broker` on free ports. Killed when dropped.
+pub struct BrokerProcess {
+    server: Server,
+    /// Address of the gRPC door.
+    pub grpc: String,
+    /// Address of the Kafka door.
+    pub kafka: String,
+}
+
+impl BrokerProcess {
+    /// Starts it with these arguments and waits for its ready line.
+    ///
+    /// # Panics
+    /// If it ends before it is ready.
+    #[must_use]
+    pub fn start(arguments: &[String]) -> BrokerProcess {
+        let server = Server::start(&mut broker(arguments));
+        BrokerProcess { grpc: server.word("grpc"), kafka: server.word("kafka"), server }
     }
+
+    /// Starts it with arguments that it refuses; the line that says why.
+    ///
+    /// # Panics
+    /// If it starts, or says more or less than one `error:` line.
+    #[must_use]
+    pub fn refused(arguments: &[String]) -> String {
+        let mut command = broker(arguments);
+        let output = command.args(["--log", "off"]).stdin(Stdio::null()).output().expect("`millpond` starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.starts_with("error: ") && said.lines().count() == 1, "{said}");
+        said
+    }
+
+    /// Kills it (SIGKILL) and waits until it is gone.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn stop(self) {
+        let (status, _) = self.server.terminate();
+        assert!(status.success(), "it ended with {status}");
+    }
+}
+
+fn broker(arguments: &[String]) -> Command {
+    let mut command = Command::new(binary());
+    let listen = |door: &str| [format!("--{door}-listen"), "127.0.0.1:0".to_owned()];
+    command.arg("broker").args(["grpc", "kafka", "http"].iter().flat_map(|door| listen(door))).args(arguments);
+    command
 }
 
 /// The binary under test, which `tests/run` has built: it stands beside the folder of the test program itself.

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener as StdListener};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -68,7 +69,21 @@ impl S3 {
 
     /// The bucket, reached by a proxy that misbehaves, by seed.
     pub async fn faulty_bucket(&self, seed: u64) -> AmazonS3 {
-        bucket(faulty_proxy(self.port, seed).await.expect("loopback has a free port"))
+        let random = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
+        bucket(proxy(self.port, Conduct::Misbehaves(random)).await.expect("loopback has a free port"))
+    }
+
+    /// The bucket, reached by a proxy that counts the GETs which pass it.
+    pub async fn counted_bucket(&self) -> (AmazonS3, Arc<AtomicU64>) {
+        let gets = Arc::new(AtomicU64::new(0));
+        let port = proxy(self.port, Conduct::Counts(Arc::clone(&gets))).await.expect("loopback has a free port");
+        (bucket(port), gets)
+    }
+
+    /// URL of the server, for a client of its own.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     async fn status(&self, method: &str, path: &str) -> io::Result<u16> {
@@ -132,21 +147,42 @@ fn draw(random: &mut StdRng, writes: bool) -> Fault {
     }
 }
 
-async fn faulty_proxy(upstream: u16, seed: u64) -> io::Result<u16> {
+/// What a proxy does with the requests that pass it.
+#[derive(Clone)]
+enum Conduct {
+    Misbehaves(Arc<Mutex<StdRng>>),
+    Counts(Arc<AtomicU64>),
+}
+
+impl Conduct {
+    fn meet(&self, head: &str) -> Fault {
+        match self {
+            Conduct::Misbehaves(random) => {
+                let writes = head.starts_with("PUT") || head.starts_with("POST");
+                draw(&mut random.lock().expect("nobody panics with it"), writes)
+            }
+            Conduct::Counts(gets) => {
+                gets.fetch_add(u64::from(head.starts_with("GET")), Ordering::Relaxed);
+                Fault::None
+            }
+        }
+    }
+}
+
+async fn proxy(upstream: u16, conduct: Conduct) -> io::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let port = listener.local_addr()?.port();
-    let random = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             // A client that goes away in the middle is none of the proxy's business.
-            tokio::spawn(pass(client, upstream, Arc::clone(&random)));
+            tokio::spawn(pass(client, upstream, conduct.clone()));
         }
     });
     Ok(port)
 }
 
 /// Passes one request on, and its answer back; then the connection ends.
-async fn pass(client: TcpStream, upstream: u16, random: Arc<Mutex<StdRng>>) -> io::Result<()> {
+async fn pass(client: TcpStream, upstream: u16, conduct: Conduct) -> io::Result<()> {
     let mut client = BufReader::new(client);
     let mut head = String::new();
     let mut body_bytes = 0;
@@ -168,8 +204,7 @@ async fn pass(client: TcpStream, upstream: u16, random: Arc<Mutex<StdRng>>) -> i
     }
     let mut body = vec![0; body_bytes];
     client.read_exact(&mut body).await?;
-    let writes = head.starts_with("PUT") || head.starts_with("POST");
-    let fault = draw(&mut random.lock().expect("nobody panics with it"), writes);
+    let fault = conduct.meet(&head);
     if matches!(fault, Fault::SlowDown) {
         return client.write_all(&refusal("503 Slow Down")).await;
     }

@@ -13,6 +13,12 @@ pub enum Tool {
     ClientPython,
     /// The command-line Kafka client, from the distribution.
     Kcat,
+    /// The distribution's etcd, which is older than what users should run.
+    EtcdOfDistribution,
+    /// The etcd of `tests/etcd/`, as users should run it.
+    EtcdPinned,
+    /// Makes certificates.
+    OpenSsl,
 }
 
 impl Tool {
@@ -27,6 +33,9 @@ impl Tool {
             }
             Tool::ClientPython => installed("clients/bin/python"),
             Tool::Kcat => in_path("kcat"),
+            Tool::EtcdOfDistribution => in_path("etcd"),
+            Tool::EtcdPinned => installed("etcd/etcd"),
+            Tool::OpenSsl => in_path("openssl"),
         }
     }
 }

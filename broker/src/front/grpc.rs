@@ -7,29 +7,43 @@ mod admin;
 mod answers;
 mod convert;
 mod fetch;
+mod intake;
 mod log;
 mod produce;
 mod status;
 mod subscriptions;
 
+use super::connections::{Connection, incoming};
 use crate::Broker;
+use crate::budget::{Budget, Connections};
 use millpond_proto::v1::admin_server::AdminServer;
 use millpond_proto::v1::log_server::LogServer;
-use millpond_proto::{
-    CONNECTION_WINDOW_BYTES, FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES,
-};
+use millpond_proto::{FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX};
 use std::future::Future;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::Connected;
 use tonic_health::server::HealthReporter;
 
 /// Most streams and calls one connection may have open. A client needs two streams and some calls; proxies share one
 /// connection among clients.
 const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+
+/// HTTP/2 windows of what clients send, in bytes. What fits them may lie in memory outside of the budget, for each connection, when
+/// its streams are not read; they are as small as they may be for a stream of 1 MiB batches on a local network.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+
+/// A connection is closed after this silence. A live one answers checks all the time.
+const SILENCE_MAX: Duration = Duration::from_secs(90);
+
+/// What a client is told whom there is no place for: the settings that begin every connection, and GOAWAY with
+/// ENHANCE_YOUR_CALM (RFC 9113, sections 6.5 and 6.8).
+const REFUSAL: &[u8] = b"\0\0\0\x04\0\0\0\0\0\
+    \0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0btoo many connections";
 
 /// How often a silent connection is checked, so that clients that vanished do not hold streams.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -56,6 +70,7 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<LogServer<log::LogService>>().await;
     health.set_serving::<AdminServer<admin::AdminService>>().await;
+    let (budget, places) = (broker.inner().budget.clone(), broker.inner().connections.grpc.clone());
     let log = LogServer::new(log::LogService::new(broker.clone(), stop.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -63,7 +78,15 @@ pub async fn serve(
     let mut routes = Routes::builder();
     routes.add_service(log).add_service(admin).add_service(health_service);
     add_reflection(&mut routes);
-    serve_routes(routes.routes(), health, listener, stop, shutdown).await
+    serve_routes(routes.routes(), budget, places, health, listener, stop, shutdown).await
+}
+
+impl Connected for Connection {
+    type ConnectInfo = intake::Share;
+
+    fn connect_info(&self) -> intake::Share {
+        intake::Share::new()
+    }
 }
 
 /// Adds server reflection in both versions that tools ask for.
@@ -79,12 +102,16 @@ fn add_reflection(routes: &mut RoutesBuilder) {
 
 async fn serve_routes(
     routes: Routes,
+    budget: Budget,
+    places: Connections,
     health: HealthReporter,
     listener: TcpListener,
     stop: CancellationToken,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let metered = axum::middleware::from_fn_with_state(budget, intake::meter);
+    let routes = Routes::from(routes.into_axum_router().layer(metered));
+    let incoming = incoming(listener, places, REFUSAL, SILENCE_MAX);
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

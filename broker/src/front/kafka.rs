@@ -22,7 +22,9 @@ mod wire;
 pub use request::{Request, RequestError, decode_request};
 pub use wire::Malformed;
 
+use super::connections::accept;
 use crate::Broker;
+use crate::budget::{Held, Pace};
 use connection::{End, Limits};
 use door::Door;
 use frame::{Foreign, FrameError};
@@ -38,15 +40,15 @@ const LIMITS: Limits = Limits {
     frame_bytes_max: 100 << 20,
     // Clients keep five in flight at most if they are to keep order, librdkafka any number if not; this many hide any latency.
     requests_max: 64,
-    in_flight_bytes_max: 128 << 20,
+    share_bytes_max: 16 << 20,
+    answer_bytes_max: 64 << 20,
+    pace: Pace::DEFAULT,
     idle: Duration::from_secs(600),
+    stalled: Duration::from_secs(10),
     drain: Duration::from_secs(5),
 };
 
-const _: () = assert!(fetch::ANSWER_BYTES_MAX <= LIMITS.in_flight_bytes_max, "a full fetch fits beside its request");
-
-/// How long to wait after the system would not give us a connection: it is out of file descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const _: () = assert!(fetch::ANSWER_BYTES_MAX <= LIMITS.answer_bytes_max, "a full fetch fits");
 
 /// Serves the Kafka protocol on `listener` until `shutdown` resolves.
 ///
@@ -55,18 +57,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(broker: Broker, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
+    let places = &broker.inner().connections.kafka;
     let accept = async {
         loop {
             tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        connections.spawn(connection(broker.clone(), stream, peer, stop.clone()));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a Kafka connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                },
+                // Kafka has no message for who did not ask anything.
+                (stream, peer, place) = accept(&listener, places, b"") => {
+                    connections.spawn(connection(broker.clone(), stream, peer, stop.clone(), place));
+                }
                 Some(ended) = connections.join_next(), if !connections.is_empty() => log_panic(ended),
             }
         }
@@ -88,15 +86,14 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn connection(broker: Broker, stream: TcpStream, peer: SocketAddr, stop: CancellationToken) {
-    // Answers are written whole: nothing is gained by waiting for more.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
-    }
+async fn connection(broker: Broker, stream: TcpStream, peer: SocketAddr, stop: CancellationToken, _place: Held) {
     let local = stream.local_addr();
     let (reader, writer) = stream.into_split();
     let door = Door::new(broker.clone());
-    match connection::run(reader, writer, &door, LIMITS, stop.cancelled()).await {
+    let budget = &broker.inner().budget;
+    let frame_bytes_max = LIMITS.frame_bytes_max.min(budget.large_requests.bytes());
+    let limits = Limits { frame_bytes_max, ..LIMITS };
+    match connection::run(reader, writer, &door, limits, budget, stop.cancelled()).await {
         End::Shutdown | End::Frame(FrameError::Closed | FrameError::Idle | FrameError::Io(_)) | End::Send(_) => {}
         End::Foreign(speaks) => {
             let port = local.map_or(0, |local| local.port());

@@ -7,8 +7,9 @@ use crate::api::ApiError;
 use crate::clock;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::replica::{Acks, Appended, Input, Output, Refusal, Replica, Token};
+use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::{Batch, ErrorCode, Offset, PartitionId};
+use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(crate) enum ShardMsg {
 pub(crate) struct Produce {
     pub(crate) partition: PartitionId,
     pub(crate) batch: Batch,
+    /// Largest timestamp of its records.
+    pub(crate) latest: TimestampMs,
     pub(crate) acks: Acks,
     pub(crate) room: WalPermit,
     pub(crate) memory: OwnedSemaphorePermit,
@@ -64,9 +67,23 @@ pub(crate) type ShardSender = UnboundedSender<ShardMsg>;
 struct Slot {
     replica: Replica,
     manifest: Arc<ManifestRoot>,
+    /// The replica's epochs as last published: readers share one copy.
+    epochs: Arc<LeaderEpochs>,
     view: ViewSender,
     hw_noted: Offset,
     publish: bool,
+}
+
+impl Slot {
+    /// What readers see from now on.
+    fn look(&mut self) -> PartitionView {
+        // Epochs only grow at the end, or are cut there: with the same last entry they are the same.
+        if self.epochs.last() != self.replica.epochs().last() {
+            self.epochs = Arc::new(self.replica.epochs().clone());
+        }
+        let (manifest, epochs) = (Arc::clone(&self.manifest), Arc::clone(&self.epochs));
+        PartitionView { visible: self.replica.visible(), manifest, epochs }
+    }
 }
 
 /// What became durable together, and the memory it held until then.
@@ -158,7 +175,7 @@ impl Shard {
             return;
         }
         let token = Token(self.replies.insert(produce.reply) as u64);
-        let input = Input::Produce { token, batch: produce.batch, acks: produce.acks };
+        let input = Input::Produce { token, batch: produce.batch, latest: produce.latest, acks: produce.acks };
         let appended_before = self.ends.len();
         self.step(produce.partition, input);
         if self.ends.len() > appended_before {
@@ -173,7 +190,8 @@ impl Shard {
             self.records.push(WalRecord::Reset { partition, at });
         }
         let hw_noted = replica.visible().hw;
-        self.slots.insert(partition, Slot { replica, manifest, view, hw_noted, publish: true });
+        let epochs = Arc::new(replica.epochs().clone());
+        self.slots.insert(partition, Slot { replica, manifest, epochs, view, hw_noted, publish: true });
         self.to_publish.push(partition);
     }
 
@@ -214,9 +232,8 @@ impl Shard {
         for output in self.outputs.drain(..) {
             match output {
                 Output::PersistEpoch(epoch) => self.records.push(WalRecord::EpochSeen { partition, epoch }),
-                Output::Append { batch, append_time, prefix_hash } => {
+                Output::Append { batch, append_time, latest, prefix_hash } => {
                     self.ends.push((partition, batch.end_offset()));
-                    let latest = batch.max_timestamp();
                     self.records.push(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash });
                 }
                 Output::Answer { token, result } => {
@@ -251,8 +268,8 @@ impl Shard {
             // A replica dropped since has no readers.
             let Some(slot) = self.slots.get_mut(&partition) else { continue };
             slot.publish = false;
-            slot.view
-                .send_replace(PartitionView { visible: slot.replica.visible(), manifest: Arc::clone(&slot.manifest) });
+            let view = slot.look();
+            slot.view.send_replace(view);
         }
     }
 

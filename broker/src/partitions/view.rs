@@ -1,6 +1,7 @@
 //! What readers see of a partition: one consistent view, replaced whole (rule F5), and waited on by long polls.
 
 use millpond_core::replica::Visible;
+use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -12,6 +13,8 @@ pub(crate) struct PartitionView {
     pub(crate) visible: Visible,
     /// What is in object storage.
     pub(crate) manifest: Arc<ManifestRoot>,
+    /// Leader epochs of the whole log.
+    pub(crate) epochs: Arc<LeaderEpochs>,
 }
 
 pub(crate) type ViewSender = watch::Sender<PartitionView>;

@@ -1,80 +1,43 @@
 //! Commits manifests: one metadata transaction for all partitions of an object, settled before anybody hears of it (rules T5, T6, K5).
 
-use super::Led;
 use super::upload::Uploader;
 use crate::metrics::Metrics;
 use crate::session::SessionHandle;
 use crate::tiered::TieredError;
-use millpond_log::manifest::{Dropped, ManifestRoot};
+use millpond_core::tiering::{Change, Outcome};
+use millpond_log::PartitionId;
+use millpond_log::manifest::{ManifestError, ManifestRoot};
 use millpond_log::object_key::{GcEpoch, ObjectKey};
-use millpond_log::{LeaderEpoch, PartitionId};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Store, StoreError, TierCommit, TierOutcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Times a commit is sent again while its outcome is unknown or the collection's epoch moves under it. The answer comes as
-/// soon as the store does; after so many the tierer looks again from what is stored (rule T8).
+/// Times a commit is sent again at once while its outcome is unknown: the answer comes as soon as the store does. After so many
+/// it is sent again with the next looks.
 const TRIES_MAX: usize = 8;
 
-/// A change of one manifest, decided on the root at `base`.
-pub(crate) struct Change {
-    pub(crate) partition: PartitionId,
-    pub(crate) root: ManifestRoot,
-    epoch: LeaderEpoch,
-    base: Revision,
-    objects_gc_epoch: Option<GcEpoch>,
-    dropped: Vec<String>,
-}
-
-impl Change {
-    /// One more segment, in an object named in `gc_epoch`.
-    pub(crate) fn append(led: &Led, root: ManifestRoot, gc_epoch: GcEpoch) -> Change {
-        let (epoch, base) = (led.epoch(), led.revision);
-        Change { partition: led.partition, root, epoch, base, objects_gc_epoch: Some(gc_epoch), dropped: Vec::new() }
-    }
-
-    /// Another log start. A bundle that loses a segment may hold others': only the sweep, which looks at all manifests, deletes it.
-    pub(crate) fn advance(led: &Led, root: ManifestRoot, dropped: &Dropped) -> Change {
-        let segments = dropped.segments.iter().map(|entry| entry.object);
-        let manifests = dropped.manifests.iter().map(|rolled| rolled.object);
-        let alone = |object: &ObjectKey| !matches!(object, ObjectKey::Bundle(_));
-        let dropped = segments.chain(manifests).filter(alone).map(|object| object.to_string()).collect();
-        Change {
-            partition: led.partition,
-            root,
-            epoch: led.epoch(),
-            base: led.revision,
-            objects_gc_epoch: None,
-            dropped,
-        }
-    }
-}
-
-/// How a change ended.
-pub(crate) enum Outcome {
-    /// It holds; the revision is the base of the next.
-    Committed(Revision),
-    /// Another leads the partition, or this broker's session is gone.
-    Fenced,
-}
-
-/// Why a change could not be settled. The tierer looks again later.
+/// Why manifests could not be changed, or read again. The tierer looks again later.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommitError {
     #[error("the broker has no session")]
     NoSession,
     #[error("the metadata store could not be used")]
     Store(#[from] StoreError),
-    #[error("the manifest moved, or its change could not be settled")]
-    Unsettled,
-    /// Another leads one of the partitions, or this broker has a new session: the views tell soon. The others' changes hold.
-    #[error("a manifest commit was fenced")]
-    Fenced,
-    #[error("the objects are too old to be committed; they are uploaded again")]
-    Expired,
+    #[error("another change of the manifest is under way; retry")]
+    Busy,
     #[error("the manifest could not be followed")]
     Manifest(#[source] TieredError),
+    #[error("the manifest's root is damaged")]
+    Root(#[source] ManifestError),
+    #[error("the producer snapshot is unreadable: {0}")]
+    Producers(&'static str),
+}
+
+/// How changes ended, in their order, and what all of them suffered from.
+pub(crate) struct Committed {
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) failure: Option<CommitError>,
 }
 
 /// Commits for one broker.
@@ -92,9 +55,12 @@ impl Committer {
     }
 
     /// Rolls older entries of roots that have outgrown their key into objects. A root that cannot be rolled now is committed
-    /// as it is and rolled with a later change.
+    /// as it is and rolled with a later change. A change that is sent again rolls nothing: it has to stay the same (rule K5).
     pub(crate) async fn put_rolled(&self, uploader: &Uploader, changes: &mut [Change]) {
         for change in changes {
+            if change.sent {
+                continue;
+            }
             let Some(plan) = change.root.roll(self.gc_epoch(), rand::random) else { continue };
             let mut written = true;
             for object in &plan.objects {
@@ -102,47 +68,86 @@ impl Committer {
                 written &= uploader.put(&object.object, parts, object.bytes.len() as u64, object.crc).await.is_ok();
             }
             if written {
+                let named_in = plan.objects.iter().map(|object| object.object.gc_epoch());
+                change.objects_gc_epoch = change.objects_gc_epoch.into_iter().chain(named_in).min();
                 change.root = plan.root;
             }
         }
     }
 
-    /// Commits changes of different partitions; the outcomes are in their order.
-    pub(crate) async fn commit(&self, changes: &[Change], metrics: &Metrics) -> Result<Vec<Outcome>, CommitError> {
+    /// Commits changes of different partitions.
+    pub(crate) async fn commit(&self, changes: &[Change], metrics: &Metrics) -> Committed {
         let commits: Vec<TierCommit> = changes
             .iter()
             .map(|change| TierCommit {
                 partition: change.partition,
                 epoch: change.epoch,
-                base: change.base,
+                base: Revision(change.base),
                 root: change.root.encode(),
                 objects_gc_epoch: change.objects_gc_epoch.map(|epoch| epoch.0),
-                dropped: change.dropped.clone(),
+                dropped: change.dropped.iter().map(ObjectKey::to_string).collect(),
             })
             .collect();
-        for _ in 0..TRIES_MAX {
-            let session = self.session.get().ok_or(CommitError::NoSession)?;
-            metrics.metadata_tier_transactions.inc();
-            let answers = self.store.commit_tier(&session, &commits).await;
-            let settled: Result<Vec<Option<Outcome>>, CommitError> = answers.into_iter().map(settle).collect();
-            match settled? {
-                outcomes if outcomes.iter().all(Option::is_some) => {
-                    return Ok(outcomes.into_iter().flatten().collect());
-                }
-                // The same transactions again: those that hold say so (rule K5).
-                _ => tokio::task::yield_now().await,
+        let mut outcomes = vec![Outcome::Unknown; commits.len()];
+        // A change that was sent before may have happened, whatever keeps it from being sent now.
+        for (outcome, change) in outcomes.iter_mut().zip(changes) {
+            if !change.sent {
+                *outcome = Outcome::Unsent;
             }
         }
-        Err(CommitError::Unsettled)
+        let mut failure = None;
+        for _ in 0..TRIES_MAX {
+            let Some(session) = self.session.get() else {
+                return Committed { outcomes, failure: Some(CommitError::NoSession) };
+            };
+            // Only those that are not settled: the same transactions again (rule K5).
+            let open: Vec<usize> =
+                (0..commits.len()).filter(|at| matches!(outcomes[*at], Outcome::Unknown | Outcome::Unsent)).collect();
+            if open.is_empty() {
+                break;
+            }
+            metrics.metadata_tier_transactions.inc();
+            let again: Vec<TierCommit> = open.iter().map(|at| commits[*at].clone()).collect();
+            failure = None;
+            for (at, answer) in open.into_iter().zip(self.store.commit_tier(&session, &again).await) {
+                match answer {
+                    Ok(answer) => outcomes[at] = settle(answer),
+                    // Nothing was sent; what was before stays as it is.
+                    Err(error) => failure = Some(error.into()),
+                }
+            }
+            if failure.is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        if outcomes.contains(&Outcome::Expired) {
+            self.refresh_gc_epoch().await;
+        }
+        Committed { outcomes, failure }
+    }
+
+    /// A partition's root as it stands, and its revision. `None` before the first commit.
+    pub(crate) async fn root(&self, partition: PartitionId) -> Result<Option<(ManifestRoot, u64)>, CommitError> {
+        let Some(stored) = self.store.tier_root(partition).await? else { return Ok(None) };
+        let root = ManifestRoot::decode(&stored.value).map_err(CommitError::Root)?;
+        Ok(Some((root, stored.revision.0)))
+    }
+
+    /// The names made so far were too old: the next ones are not. If it cannot be read now, they expire once more.
+    async fn refresh_gc_epoch(&self) {
+        if let Ok(epoch) = self.store.gc_epoch().await {
+            self.gc_epoch.fetch_max(epoch.value, Ordering::Relaxed);
+        }
     }
 }
 
-/// `None`: send it again.
-fn settle(answer: Result<TierOutcome, StoreError>) -> Result<Option<Outcome>, CommitError> {
-    match answer? {
-        TierOutcome::Committed { revision } => Ok(Some(Outcome::Committed(revision))),
-        TierOutcome::Fenced => Ok(Some(Outcome::Fenced)),
-        TierOutcome::Expired => Err(CommitError::Expired),
-        TierOutcome::Conflict | TierOutcome::Unknown => Ok(None),
+fn settle(answer: TierOutcome) -> Outcome {
+    match answer {
+        TierOutcome::Committed { revision } => Outcome::Committed(revision.0),
+        TierOutcome::Fenced => Outcome::Fenced,
+        TierOutcome::Expired => Outcome::Expired,
+        TierOutcome::Conflict => Outcome::Conflict,
+        TierOutcome::Unknown => Outcome::Unknown,
     }
 }

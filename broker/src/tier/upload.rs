@@ -2,17 +2,14 @@
 //!
 //! It knows nothing of manifests: an object that nobody commits is an orphan, and harmless.
 
-use crate::wal::{TailReadError, Wal};
+use crate::wal::{TailEntry, TailReadError, Wal};
 use bytes::Bytes;
 use millpond_core::flush::Tail;
-use millpond_core::replica::expire_producers;
+use millpond_core::tail_segment::{TailSegment, TailSegmentError};
 use millpond_log::batch::BatchError;
-use millpond_log::epochs::LeaderEpochs;
 use millpond_log::object_key::{BundleObject, GcEpoch, ObjectKey, PartitionObject};
 use millpond_log::producers::ProducerTable;
-use millpond_log::segment::{
-    BuiltObject, BuiltSegment, BundleWriter, Density, SegmentIdentity, SegmentTail, SegmentWriter,
-};
+use millpond_log::segment::{BuiltObject, BuiltSegment, BundleWriter, SegmentIdentity};
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
@@ -168,37 +165,42 @@ impl Uploader {
 
     /// Builds the segment `[tiered_end, lso)` of one partition, with the producer state at its end.
     async fn build(&self, source: Source) -> Result<(BuiltSegment, ProducerTable), UploadError> {
-        let Source { tail, topic_name, epoch, mut producers, mut last_append_time } = source;
+        let Source { tail, topic_name, epoch, producers, last_append_time } = source;
         let partition = tail.partition;
+        let moved = || UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso };
         let identity = SegmentIdentity { cluster: self.cluster.clone(), partition, topic_name, epoch };
-        let mut writer = SegmentWriter::new(identity, tail.tiered_end, Density::Dense);
-        let mut epochs = LeaderEpochs::default();
-        while writer.end() < tail.lso {
-            let read = self.wal.read(partition, writer.end(), tail.lso, READ_BYTES).await;
+        let mut segment = TailSegment::new(identity, tail.tiered_end, tail.lso, producers, last_append_time);
+        while segment.reached() < tail.lso {
+            let read = self.wal.read(partition, segment.reached(), tail.lso, READ_BYTES).await;
             let batches = read.map_err(|source| UploadError::Tail { partition, source })?;
-            for (batch, append_time) in &batches {
-                if batch.base_offset() != writer.end() || batch.end_offset() > tail.lso {
-                    return Err(UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso });
-                }
-                writer.push(batch, *append_time).map_err(|source| UploadError::Damaged { partition, source })?;
-                epochs.append(batch.leader_epoch(), batch.base_offset());
-                if let Some(stamp) = batch.producer() {
-                    producers.append(stamp, batch.record_count(), batch.base_offset(), *append_time);
-                }
-                expire_producers(&mut producers, last_append_time, *append_time);
-                last_append_time = *append_time;
+            let end = batches.last().ok_or_else(moved)?.0.end_offset();
+            let entries: Vec<TailEntry> = self.wal.entries(partition, segment.reached(), end);
+            if entries.len() != batches.len() {
+                return Err(moved());
             }
-            if batches.is_empty() {
-                return Err(UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso });
+            for ((batch, append_time), entry) in batches.iter().zip(entries) {
+                if entry.base != batch.base_offset() {
+                    return Err(moved());
+                }
+                // Rule W3 and case F13: the index has the time that admission read off the records, the header a claim.
+                segment.push(batch, *append_time, entry.latest).map_err(|error| match error {
+                    TailSegmentError::Moved { .. } => moved(),
+                    TailSegmentError::Damaged(source) => UploadError::Damaged { partition, source },
+                })?;
             }
         }
-        let segment = writer.finish(SegmentTail {
-            end: tail.lso,
-            epochs: epochs.entries().to_vec(),
-            producers: producers.encode(),
-            aborted: Vec::new(),
-            open: Vec::new(),
-        });
-        Ok((segment, producers))
+        Ok(segment.finish())
+    }
+}
+
+impl UploadError {
+    /// Whose fault it is, where it is one partition's and not the object store's.
+    pub(super) fn partition(&self) -> Option<PartitionId> {
+        match self {
+            UploadError::Tail { partition, .. }
+            | UploadError::Moved { partition, .. }
+            | UploadError::Damaged { partition, .. } => Some(*partition),
+            UploadError::Store { .. } | UploadError::OtherLength { .. } | UploadError::OtherContent { .. } => None,
+        }
     }
 }

@@ -20,10 +20,14 @@ use millpond_log::{BrokerId, Incarnation, Lsn, Offset, WalGen};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+
+/// Names of the identity file and of the lock.
+const LABEL_NAME: &str = "identity";
+const LOCK_NAME: &str = "lock";
 
 /// Least files of a WAL: one being written, two of ballast, one that permits can count on.
 const FILES_MIN: u64 = 4;
@@ -45,12 +49,12 @@ impl Wal {
     ) -> Result<(Wal, Recovered), WalError> {
         check(&options, cluster)?;
         disk.create_dir(&options.dir)?;
-        let held = disk.lock(&options.dir.join("lock")).map_err(|error| match error.kind() {
+        let held = disk.lock(&options.dir.join(LOCK_NAME)).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => WalError::Locked { dir: options.dir.clone() },
             _ => error.into(),
         })?;
         let listed = list(disk.as_ref(), &options)?;
-        let label_path = options.dir.join("identity");
+        let label_path = options.dir.join(LABEL_NAME);
         let (label_file, found) = LabelFile::open(disk.as_ref(), &label_path)?;
         disk.sync_dir(&options.dir)?;
         let mut opening = Opening::new(found, &label_path, !listed.is_empty(), cluster, broker, fresh_wal_gen)?;
@@ -83,6 +87,29 @@ impl Wal {
     }
 }
 
+impl Wal {
+    /// Whose directory `dir` is, `None` if it is nobody's yet. Changes nothing and waits for nobody. Blocks.
+    ///
+    /// # Errors
+    /// `Unlabelled`: there is data in it, and no telling whose.
+    pub fn owner(dir: &Path, disk: &dyn Disk) -> Result<Option<WalIdentity>, WalError> {
+        let path = dir.join(LABEL_NAME);
+        match LabelFile::peek(disk, &path)? {
+            Found::Label(label) => Ok(Some(label.identity)),
+            Found::OtherFormat(format) => Err(WalError::OtherFormat { file: path, format }),
+            Found::Nothing if !holds_files(dir, disk)? => Ok(None),
+            Found::Nothing | Found::Unreadable => Err(WalError::Unlabelled { file: path }),
+        }
+    }
+}
+
+fn holds_files(dir: &Path, disk: &dyn Disk) -> io::Result<bool> {
+    match disk.list(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        listed => Ok(listed?.iter().any(|name| name != LABEL_NAME && name != LOCK_NAME)),
+    }
+}
+
 /// What is known about the directory while it is being opened.
 struct Opening {
     label: Label,
@@ -93,7 +120,7 @@ struct Opening {
 impl Opening {
     fn new(
         found: Found,
-        path: &std::path::Path,
+        path: &Path,
         has_files: bool,
         cluster: &str,
         broker: BrokerId,

@@ -183,7 +183,7 @@ impl Scan<'_> {
                 return Ok((at_file, at));
             }
             let proof = *proof.get_or_insert_with(|| self.proof(at_file, at));
-            let expected = self.cursor.next_lsn.unwrap_or_default();
+            let expected = self.expected();
             if !failed && proof.is_none_or(|proof| proof < expected) {
                 return Ok((at_file, at));
             }
@@ -207,7 +207,7 @@ impl Scan<'_> {
             let to = head.as_ref().ok().and_then(|head| Some(head.as_ref()?.first_lsn)).unwrap_or(Lsn(1));
             let hole = Hole { from: Lsn(1), to: to.max(Lsn(2)), seq: None, copies: true };
             let file = self.files[0].path.clone();
-            self.bad.push(BadPlace { file, position: 0, hole, partition: None });
+            self.bad.push(BadPlace { file, position: 0, hole, partition: None, known_end: Offset(0) });
         }
         if let Ok(Some(head)) = head {
             self.cursor.next_lsn = Some(head.first_lsn.0);
@@ -222,6 +222,12 @@ impl Scan<'_> {
         let hole = Hole { from: Lsn(1), to: end, seq: None, copies: true };
         self.bad.push(BadPlace { file, position: 0, hole, partition: None, known_end: Offset(0) });
         self.cursor.next_lsn = Some(end.0);
+    }
+
+    /// Number of the next frame. Before the first one is read, in a file whose head is lost, that of the first frame there is: so
+    /// what proves nothing durable (0) is no proof against a torn first group.
+    fn expected(&self) -> u64 {
+        self.cursor.next_lsn.unwrap_or(1)
     }
 
     fn head(&self, at_file: usize) -> io::Result<Option<FileHead>> {
@@ -295,7 +301,7 @@ impl Scan<'_> {
 
     /// Notes the bad place and finds the next good frame, which it takes with the rest of its group. `None` when there is none.
     fn skip_bad(&mut self, at_file: usize, at: u64, proof: u64) -> Option<(usize, u64)> {
-        let expected = self.cursor.next_lsn.unwrap_or_default();
+        let expected = self.expected();
         let (boot, copies) = (self.cursor.boot, self.copies);
         let mut bad = BadPlace {
             file: self.files[at_file].path.clone(),

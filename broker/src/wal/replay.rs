@@ -138,7 +138,13 @@ fn chain(pieces: &[Piece], start: Offset, end: Offset) -> Option<Vec<Held>> {
             && at > start
         {
             at = entry.base;
-            held.push(Held { entry, seq: piece.seq, prefix_hash: piece.prefix_hash, place: Some(piece.place) });
+            held.push(Held {
+                entry,
+                seq: piece.seq,
+                prefix_hash: piece.prefix_hash,
+                bytes_before: 0,
+                place: Some(piece.place),
+            });
         }
     }
     held.reverse();
@@ -205,7 +211,7 @@ impl Log {
                     }
                     self.end = entry.end;
                     let (seq, prefix_hash, place) = (piece.seq, piece.prefix_hash, Some(piece.place));
-                    self.held.push(Held { entry, seq, prefix_hash, place });
+                    self.held.push(Held { entry, seq, prefix_hash, bytes_before: 0, place });
                 }
                 (FrameKind::Truncate, _) => self.truncate(piece.offset),
                 (FrameKind::HighWatermark, _) => self.hw = piece.offset,

@@ -50,6 +50,17 @@ pub(super) enum Found {
 pub(super) struct LabelFile(Arc<dyn DiskFile>);
 
 impl LabelFile {
+    /// What the file says, without making or locking anything; `Nothing` if there is none.
+    pub(super) fn peek(disk: &dyn Disk, path: &Path) -> io::Result<Found> {
+        match disk.open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Found::Nothing),
+            opened => {
+                let file = opened?;
+                if file.len()? < 2 * SLOT_BYTES as u64 { Ok(Found::Nothing) } else { read(file.as_ref()) }
+            }
+        }
+    }
+
     /// Opens the file, or makes it, and reads it.
     pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<(LabelFile, Found)> {
         let file = match disk.open(path) {
@@ -61,16 +72,7 @@ impl LabelFile {
             file.preallocate(2 * SLOT_BYTES as u64)?;
             file.sync_data()?;
         }
-        let mut slots = vec![0; 2 * SLOT_BYTES];
-        file.read_at(&mut slots, 0)?;
-        let found = slots.chunks(SLOT_BYTES).map(decode_slot).collect::<Vec<Found>>();
-        let found = match <[Found; 2]>::try_from(found).ok() {
-            Some([Found::OtherFormat(format), _] | [_, Found::OtherFormat(format)]) => Found::OtherFormat(format),
-            // The first copy is written first, so it is the newer one where they differ.
-            Some([Found::Label(label), _] | [_, Found::Label(label)]) => Found::Label(label),
-            Some([Found::Nothing, Found::Nothing]) => Found::Nothing,
-            _ => Found::Unreadable,
-        };
+        let found = read(file.as_ref())?;
         Ok((LabelFile(file), found))
     }
 
@@ -83,6 +85,20 @@ impl LabelFile {
         }
         Ok(())
     }
+}
+
+/// The newest copy in a file of full length.
+fn read(file: &dyn DiskFile) -> io::Result<Found> {
+    let mut slots = vec![0; 2 * SLOT_BYTES];
+    file.read_at(&mut slots, 0)?;
+    let found = slots.chunks(SLOT_BYTES).map(decode_slot).collect::<Vec<Found>>();
+    Ok(match <[Found; 2]>::try_from(found).ok() {
+        Some([Found::OtherFormat(format), _] | [_, Found::OtherFormat(format)]) => Found::OtherFormat(format),
+        // The first copy is written first, so it is the newer one where they differ.
+        Some([Found::Label(label), _] | [_, Found::Label(label)]) => Found::Label(label),
+        Some([Found::Nothing, Found::Nothing]) => Found::Nothing,
+        _ => Found::Unreadable,
+    })
 }
 
 fn encode_slot(label: &Label) -> Vec<u8> {
@@ -141,7 +157,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 /// Replaces `name` in `dir` by these bytes and their checksum (rule W5).
-pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.new"));
     let written = (|| {
         let file = disk.create(&temporary)?;
@@ -159,7 +175,7 @@ pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> 
 }
 
 /// Reads what `replace` wrote; `None` if it is missing, cut or damaged.
-pub(super) fn load(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
+pub(crate) fn load(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
     let file = disk.open(path).ok()?;
     let mut bytes = vec![0; usize::try_from(file.len().ok()?).ok()?];
     file.read_at(&mut bytes, 0).ok()?;

@@ -3,6 +3,7 @@
 //! It changes when a record is handed in, before the record is durable: whoever must not see that asks only below what is.
 
 use super::{RecoveredPartition, TailEntry, WalRecord};
+use millpond_core::tiering::TailSummary;
 use millpond_log::batch::Batch;
 use millpond_log::frame::{Frame, FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
@@ -43,6 +44,8 @@ pub(super) struct Held {
     pub(super) seq: u64,
     /// Chained hash up to and with it.
     pub(super) prefix_hash: u64,
+    /// Bytes of all batches that the tail has held before it: the bytes of a stretch are a difference. Kept by the tail.
+    pub(super) bytes_before: u64,
     /// Where it is on disk; `None` until it is synced.
     pub(super) place: Option<Place>,
 }
@@ -54,6 +57,12 @@ pub(super) struct Freed {
     pub(super) file: u64,
     /// Bytes of its frame.
     pub(super) bytes: u64,
+}
+
+impl Held {
+    fn bytes_after(&self) -> u64 {
+        self.bytes_before + u64::from(self.entry.size)
+    }
 }
 
 /// A batch that a record on its way takes away: until that is durable, the log on disk still holds the batch.
@@ -103,9 +112,13 @@ impl Tail {
         state: PartitionState,
         start: (Offset, u64),
         epoch_seen: LeaderEpoch,
-        held: Vec<Held>,
+        mut held: Vec<Held>,
     ) -> Tail {
-        let needed_bytes = held.iter().map(|held| u64::from(held.entry.size)).sum();
+        let mut needed_bytes = 0;
+        for held in &mut held {
+            held.bytes_before = needed_bytes;
+            needed_bytes += u64::from(held.entry.size);
+        }
         Tail {
             epoch_seen,
             hw: state.hw,
@@ -172,7 +185,8 @@ impl Tail {
         self.end = entry.end;
         self.needed_bytes += u64::from(entry.size);
         self.epoch_seen = self.epoch_seen.max(entry.leader_epoch);
-        self.held.push_back(Held { entry, seq, prefix_hash, place: None });
+        let bytes_before = self.held.back().map_or(0, Held::bytes_after);
+        self.held.push_back(Held { entry, seq, prefix_hash, bytes_before, place: None });
         self.recent.push_back(batch.clone());
     }
 
@@ -382,6 +396,23 @@ impl Tail {
     /// Log end offset.
     pub(super) fn end(&self) -> Offset {
         self.end
+    }
+
+    /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least. Costs a search, however many
+    /// they are. `None` if there is none, or `from` is not where one begins.
+    pub(super) fn summary(&self, from: Offset, to: Offset, bytes_max: u64) -> Option<TailSummary> {
+        let first = self.held.partition_point(|held| held.entry.base < from);
+        let below = self.held.partition_point(|held| held.entry.end <= to);
+        let oldest = self.held.get(first).filter(|oldest| first < below && oldest.entry.base == from)?;
+        let fits = |held: &Held| held.bytes_after() - oldest.bytes_before <= bytes_max;
+        let full = self.held.partition_point(|held| held.entry.base <= from || fits(held));
+        let last = self.held.get(below.min(full) - 1)?;
+        Some(TailSummary {
+            end: last.entry.end,
+            bytes: last.bytes_after() - oldest.bytes_before,
+            oldest: oldest.entry.append_time,
+            more: full < below,
+        })
     }
 
     /// Bytes of batches that are needed.

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::logging::LogArgs;
-use crate::settings::{Door, MetadataUrl, Resolved, Settings};
+use crate::settings::{Door, Resolved, Settings};
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Arguments of `broker`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: millpond broker --data-dir /var/lib/millpond --metadata embedded:/var/lib/millpond-metadata \
+    after_help = "Example: millpond broker --data-dir /var/lib/millpond --metadata etcd://10.0.0.1:2379,10.0.0.2:2379 \
     --object-store s3://bucket/prefix\n\nA file has the flags' names as keys, such as `object-store = \"s3://bucket/prefix\"`. \
     A flag wins over a variable, and that over the file."
 )]
@@ -36,8 +36,7 @@ fn launch(resolved: Resolved) -> Launch {
     let defaults = Config::local(resolved.data_dir);
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
-        // One broker has the first id; more come with replication.
-        id: BrokerId(resolved.id.unwrap_or(0)),
+        id: resolved.id.map_or(defaults.id, BrokerId),
         rack: resolved.rack,
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
@@ -49,7 +48,14 @@ fn launch(resolved: Resolved) -> Launch {
         auto_create_topics: false,
         ..defaults
     };
-    let MetadataUrl::Embedded(metadata) = resolved.metadata;
     let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];
-    Launch { config, cluster: resolved.cluster, metadata, objects: resolved.object_store, flags }
+    let auto_id = resolved.id.is_none();
+    Launch {
+        config,
+        auto_id,
+        cluster: resolved.cluster,
+        metadata: resolved.metadata,
+        objects: resolved.object_store,
+        flags,
+    }
 }

@@ -3,6 +3,7 @@
 use crate::failure::{Doing, Failure};
 use crate::launch::Launch;
 use crate::logging::LogArgs;
+use crate::metadata::Metadata;
 use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
 use millpond_broker::config::{Config, Listener};
 use rustix::fs::{FlockOperation, flock};
@@ -47,8 +48,9 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     };
     let launch = Launch {
         config,
+        auto_id: false,
         cluster: "dev".to_owned(),
-        metadata: dir.join("metadata"),
+        metadata: Metadata::Embedded(dir.join("metadata")),
         objects: format!("file://{}", dir.join("objects").display()),
         flags: ["--grpc-port", "--kafka-port", "--http-port"],
     };

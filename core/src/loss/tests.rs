@@ -1,4 +1,4 @@
-//! What may be accepted as lost, and what becomes of it.
+//! What may be accepted as lost, and what becomes of it (rules E7, R12).
 
 use super::*;
 use millpond_log::Incarnation;

@@ -8,7 +8,7 @@ use crate::records::PartitionRecord;
 use crate::rules::Rule;
 use millpond_log::batch::TimestampType;
 use millpond_log::producers::Verdict;
-use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid};
+use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What only a leader knows.
@@ -42,6 +42,14 @@ pub(super) struct Follower {
     /// A log end, and when it was: reaching it later means having been caught up then.
     goal: Offset,
     goal_ms: u64,
+}
+
+/// A client's batch on its way in.
+pub(super) struct Produce {
+    pub(super) token: Token,
+    pub(super) batch: Batch,
+    pub(super) latest: TimestampMs,
+    pub(super) acks: Acks,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +170,8 @@ impl Replica {
         })
     }
 
-    pub(super) fn produce(&mut self, now: Now, token: Token, batch: Batch, acks: Acks, out: &mut Vec<Output>) {
+    pub(super) fn produce(&mut self, now: Now, produce: Produce, out: &mut Vec<Output>) {
+        let Produce { token, batch, latest, acks } = produce;
         let append_time = now.wall.max(self.at_end.last_append_time);
         match self.judge(append_time, &batch, acks) {
             Err(refusal) => out.push(Output::Answer { token, result: Err(refusal) }),
@@ -170,13 +179,13 @@ impl Replica {
                 self.await_offset(Acks::All, Waiter { end, token, appended: Appended { base, append_time } }, out);
             }
             Ok(Verdict::Append) => {
-                let appended = self.place(append_time, batch, out);
+                let appended = self.place(append_time, batch, latest, out);
                 self.await_offset(acks, Waiter { end: self.at_end.end, token, appended }, out);
             }
         }
     }
 
-    fn judge(&mut self, append_time: millpond_log::TimestampMs, batch: &Batch, acks: Acks) -> Result<Verdict, Refusal> {
+    fn judge(&mut self, append_time: TimestampMs, batch: &Batch, acks: Acks) -> Result<Verdict, Refusal> {
         let record = match &self.role {
             Role::Leader(leading) => &leading.record,
             Role::Follower { leader, .. } => return Err(Refusal::NotLeader { leader: *leader }),
@@ -190,14 +199,15 @@ impl Replica {
         Ok(self.at_end.producers.check(stamp, batch.record_count())?)
     }
 
-    fn place(&mut self, append_time: millpond_log::TimestampMs, mut batch: Batch, out: &mut Vec<Output>) -> Appended {
+    fn place(&mut self, append_time: TimestampMs, mut batch: Batch, mut latest: TimestampMs, out: &mut Vec<Output>) -> Appended {
         batch.place(self.at_end.end, self.epoch_seen);
         if self.timestamp_type == TimestampType::LogAppendTime {
             batch.stamp_append_time(append_time);
+            latest = append_time;
         }
         let appended = Appended { base: batch.base_offset(), append_time };
         let prefix_hash = chain_hash(self.at_end.prefix_hash, &batch);
-        self.append(Placed { batch, append_time, prefix_hash }, out);
+        self.append(Placed { batch, append_time, latest, prefix_hash }, out);
         appended
     }
 

@@ -10,6 +10,8 @@ pub struct Placed {
     pub batch: Batch,
     /// The leader's time of append, never going back.
     pub append_time: TimestampMs,
+    /// Largest timestamp a reader finds in it: its records', or the append time where that stands for theirs.
+    pub latest: TimestampMs,
     /// Chained hash of the log up to and with the batch (S6).
     pub prefix_hash: u64,
 }

@@ -122,7 +122,7 @@ fn log_of(epochs: &[u32]) -> Vec<Placed> {
         let mut batch = batch(1, None);
         batch.place(Offset(offset as u64), LeaderEpoch(*epoch));
         hash = chain_hash(hash, &batch);
-        Placed { batch, append_time: TimestampMs(100), prefix_hash: hash }
+        Placed { batch, append_time: TimestampMs(100), latest: TimestampMs(5), prefix_hash: hash }
     };
     epochs.iter().enumerate().map(place).collect()
 }
@@ -162,7 +162,7 @@ impl Fixture {
     }
 
     fn produce(&mut self, token: u64, batch: Batch, acks: Acks) -> Seen {
-        self.step(Input::Produce { token: Token(token), batch, acks })
+        self.step(Input::Produce { token: Token(token), batch, latest: TimestampMs(5), acks })
     }
 
     /// The WAL syncs everything it was handed.

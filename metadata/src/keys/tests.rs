@@ -39,6 +39,7 @@ fn keys_are_spelled_as_the_table_says() {
     check(drop, &format!("/gc/drop/000000000000000b/{uuid}/0000000003/00000000000000ff"));
     check(Key::Controller, "/controller");
     check(Key::ProducerIds, "/pid/next");
+    check(Key::BrokerIds, "/bid/next");
     check(Key::Shard { kind: ShardKind::Group, shard: 4 }, "/shard/group/0000000004");
     check(Key::Transaction("a/b%\u{0}é".to_owned()), "/x/a%2Fb%25%00é");
     check(Key::Group { group: "g".to_owned(), part: "members".to_owned() }, "/g/g/members");

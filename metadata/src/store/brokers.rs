@@ -3,10 +3,13 @@
 use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::Key;
-use crate::kv::{KvError, Revision, Write};
+use crate::kv::{Interval, KvError, Range, Revision, Write};
 use millpond_core::records::{DiskRecord, SessionRecord};
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, WalGen};
 use std::time::Duration;
+
+/// Pause before a watch that ended is begun again.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
 /// What a broker registers with, after its WAL was recovered.
 #[derive(Clone, Debug)]
@@ -51,6 +54,47 @@ pub enum Registered {
 }
 
 impl Store {
+    /// Hands out a broker id that no broker ever had, for one that has none yet. Whoever gets it keeps it with its data.
+    ///
+    /// Ids that operators chose are skipped once such a broker has registered. A lost answer or a crash wastes an id.
+    ///
+    /// # Errors
+    /// - `Unavailable`: an id may have been wasted. Call again.
+    /// - `Refused`: all ids are used up.
+    pub async fn allocate_broker_id(&self) -> Result<BrokerId, StoreError> {
+        let key = self.keys.encode(&Key::BrokerIds);
+        loop {
+            let seen = self.read_bytes(&Key::BrokerIds).await?;
+            let next: u32 = seen.as_ref().map_or(Ok(0), |seen| codec::text(&key, &seen.value))?;
+            let free = self.first_unregistered(BrokerId(next)).await?;
+            // Kafka's clients know node ids as 31 bits.
+            let after = free.0.checked_add(1).filter(|&after| i32::try_from(after).is_ok());
+            let after = after.ok_or_else(|| StoreError::Refused("all broker ids are used up".to_owned()))?;
+            let take = Transition {
+                guards: vec![
+                    Guard::unmoved(key.clone(), seen.map_or(Revision::ABSENT, |seen| seen.revision)),
+                    Guard::absent(self.keys.encode(&Key::BrokerDisk(free))),
+                ],
+                writes: vec![Write::put(key.clone(), after.to_string())],
+                // Somebody else's id leaves the same value.
+                proof: None,
+            };
+            match self.run(take).await? {
+                Settled::Committed(_) => return Ok(free),
+                // Somebody took it. Or it was ours: then it is nobody's, and the next is as good.
+                Settled::Broken(_) | Settled::Unknown => {}
+            }
+        }
+    }
+
+    async fn first_unregistered(&self, from: BrokerId) -> Result<BrokerId, StoreError> {
+        let mut id = from;
+        while self.read_disk(id).await?.is_some() {
+            id = BrokerId(id.0 + 1);
+        }
+        Ok(id)
+    }
+
     /// Registers a broker: its session under a new lease, and the state of its disk (rules B1, B1a).
     ///
     /// The incarnation is the revision of the transaction. The stored disk record stays unconfirmed until the first
@@ -138,6 +182,34 @@ impl Store {
     /// As all reads.
     pub async fn read_disk(&self, broker: BrokerId) -> Result<Option<Versioned<DiskRecord>>, StoreError> {
         self.read(&Key::BrokerDisk(broker)).await
+    }
+
+    /// Returns when the actor's session has ended: its key is gone, or was written again (rules B3, E1a).
+    ///
+    /// The store's silence is no end.
+    ///
+    /// # Errors
+    /// All but `Unavailable`, which is waited out.
+    ///
+    /// Cancel safe.
+    pub async fn session_ended(&self, session: &Session) -> Result<(), StoreError> {
+        let key = self.keys.encode(&Key::BrokerSession(session.rid.broker));
+        let mut from = Revision(session.inc.0).next();
+        loop {
+            if let Ok(mut watch) = self.kv.watch(Interval::key(&key), from).await {
+                // Whatever it says is a hint (rule Z1): an event, or that history is gone.
+                let _ = watch.next().await;
+            }
+            match self.kv.range(Range::key(&key)).await {
+                Ok(read) if read.found.first().is_some_and(|kv| kv.mod_revision.0 == session.inc.0) => {
+                    from = read.revision.next();
+                }
+                Ok(_) => return Ok(()),
+                Err(KvError::Unavailable(_) | KvError::Unknown(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(WATCH_AGAIN).await;
+        }
     }
 
     /// Ends the actor's own session at once, so that its partitions get new leaders without waiting (rule B7).

@@ -17,10 +17,12 @@ pub(crate) struct Subject {
     pub(crate) pass: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
 }
 
-/// Runs every promise as a test of the module `$name`, each over a new subject.
+/// `suite!(each NAME, MAKE)` runs every promise as a test of the module `NAME`, each over a new subject;
+/// `suite!(in_a_row NAME, MAKE)` runs them all as one test of that name, over one subject. `MAKE` is the path of an
+/// `async fn(test: &str) -> Option<Subject>`; without a subject there is no test.
 macro_rules! suite {
-    ($name:ident, $make:expr) => {
-        $crate::conformance::suite!($name, $make,
+    ($how:ident $name:ident, $make:path) => {
+        $crate::conformance::suite!(@$how $name, $make,
             compares_hold_as_defined,
             txn_changes_all_or_nothing,
             txn_has_one_revision,
@@ -45,14 +47,28 @@ macro_rules! suite {
             dropped_call_leaves_the_store_usable,
         );
     };
-    ($name:ident, $make:expr, $($promise:ident,)*) => {
+    (@each $name:ident, $make:path, $($promise:ident,)*) => {
         mod $name {
             $(
                 #[tokio::test]
                 async fn $promise() {
-                    $crate::conformance::$promise(&$make()).await;
+                    let test = concat!(stringify!($name), "::", stringify!($promise));
+                    if let Some(subject) = $make(test).await {
+                        $crate::conformance::$promise(&subject).await;
+                    }
                 }
             )*
+        }
+    };
+    (@in_a_row $name:ident, $make:path, $($promise:ident,)*) => {
+        #[tokio::test]
+        async fn $name() {
+            if let Some(subject) = $make(stringify!($name)).await {
+                $(
+                    eprintln!("{}", stringify!($promise));
+                    $crate::conformance::$promise(&subject).await;
+                )*
+            }
         }
     };
 }

@@ -11,19 +11,19 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-suite!(in_memory, super::memory_subject);
-suite!(on_disk, super::disk_subject);
+suite!(each in_memory, super::memory_subject);
+suite!(each on_disk, super::disk_subject);
 
-fn memory_subject() -> Subject {
+async fn memory_subject(_test: &str) -> Option<Subject> {
     let clock = Arc::new(ManualClock::default());
-    subject(Embedded::in_memory(clock.clone()), clock, None)
+    Some(subject(Embedded::in_memory(clock.clone()), clock, None))
 }
 
-fn disk_subject() -> Subject {
+async fn disk_subject(_test: &str) -> Option<Subject> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let clock = Arc::new(ManualClock::default());
     let store = Embedded::open(dir.path(), clock.clone()).expect("an empty directory opens");
-    subject(store, clock, Some(dir))
+    Some(subject(store, clock, Some(dir)))
 }
 
 fn subject(store: Embedded, clock: Arc<ManualClock>, dir: Option<tempfile::TempDir>) -> Subject {

@@ -9,7 +9,7 @@ use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::{Key, Keys};
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
 };
 use millpond_metadata::store::{
     Bumped, CreateOutcome, Election, Image, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
@@ -61,6 +61,9 @@ impl Lossy {
 impl Kv for Lossy {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>> {
         self.inner.range(range)
+    }
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
     }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         Box::pin(async move {
@@ -331,6 +334,9 @@ impl Kv for Stepped {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<Ranged, KvError>> {
         self.inner.range(range)
     }
+    fn position(&self) -> BoxFuture<'_, Result<Position, KvError>> {
+        self.inner.position()
+    }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         // Wraps around after the lost one, and so loses no other.
         if self.step.fetch_sub(1, Ordering::SeqCst) == 0 {
@@ -518,7 +524,7 @@ async fn an_accepted_loss_is_one_transaction_and_stays_on_record() {
     assert_eq!(store.losses().await, Ok(vec![(id, acceptance.loss)]));
     // The leader of the unclean epoch commits to the manifest, and its predecessor does not (rule T5).
     let next = TierCommit { epoch: acceptance.next.epoch, ..commit(1, 0, tiered, "root-2") };
-    assert_eq!(store.commit_tier(&gone, &[next.clone()]).await, [Ok(TierOutcome::Fenced)]);
+    assert_eq!(store.commit_tier(&gone, std::slice::from_ref(&next)).await, [Ok(TierOutcome::Fenced)]);
     assert!(matches!(store.commit_tier(&back, &[next]).await[0], Ok(TierOutcome::Committed { .. })));
 }
 
@@ -737,4 +743,21 @@ async fn image_follows_the_store_by_watching() {
 fn a_rid_names_its_broker_and_wal() {
     let rid = Rid { broker: BrokerId(3), wal_gen: WalGen(0xab) };
     assert_eq!(rid.to_string(), "3.00000000000000ab", "the value of `/pe` is compared with this spelling (rule T5)");
+}
+
+#[tokio::test]
+async fn broker_ids_are_handed_out_once_and_skip_those_in_use() {
+    let cluster = cluster().await;
+    let next = || async { cluster.store.allocate_broker_id().await.expect("the store answers").0 };
+    assert_eq!([next().await, next().await], [0, 1]);
+    register(&cluster.store, 2).await;
+    register(&cluster.store, 3).await;
+    assert_eq!(next().await, 4, "operators gave 2 and 3 to theirs");
+    // A lost request costs nothing, a lost answer an id; neither gives one out twice.
+    cluster.lossy.lose(REQUEST);
+    assert_eq!(next().await, 5);
+    cluster.lossy.lose(ANSWER);
+    assert_eq!(next().await, 7);
+    let (one, two) = tokio::join!(next(), next());
+    assert_ne!(one, two);
 }

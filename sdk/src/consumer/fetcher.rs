@@ -214,6 +214,7 @@ impl Fetcher {
             partition: name.partition,
             offset: partition.next.0,
             current_leader_epoch: Some(leader_epoch),
+            last_fetched_epoch: None,
         };
         let link = match self.links.entry(Arc::clone(&address)) {
             std::collections::btree_map::Entry::Occupied(link) => link.into_mut(),

@@ -520,7 +520,7 @@ impl World {
         let sequence = batch.producer().map_or(-1, |stamp| stamp.base_sequence);
         self.tokens.insert(token.0, (client, sequence));
         let acks = if sequence < 0 { Acks::Leader } else { Acks::All };
-        self.step(node, Input::Produce { token, batch, acks })
+        self.step(node, Input::Produce { token, batch, latest: TimestampMs(1), acks })
     }
 
     fn produce(&mut self, faults: bool) {

@@ -110,6 +110,92 @@ fn requests_that_cannot_be_met_say_why() {
 }
 
 #[test]
+fn wrong_ports_and_addresses_say_what_to_do() {
+    let (_folder, dev) = dev();
+    let error = |bootstrap: &str| fail(&dev, &["topic", "list", "--bootstrap", bootstrap], b"");
+    assert_eq!(error(&dev.kafka), format!("error: {} speaks Kafka; use 7400\n", dev.kafka));
+    assert_eq!(error(&dev.http), format!("error: {} speaks HTTP; use 7400\n", dev.http));
+    // A port that was free a moment ago, so that nobody is there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let nobody = free.local_addr().expect("it is bound").to_string();
+    drop(free);
+    let refused = error(&nobody);
+    assert!(refused.contains(&nobody) && refused.contains("is it running"), "{refused}");
+    // The first that answers is enough.
+    succeed(&dev, &["topic", "list", "--bootstrap", &format!("{nobody},{}", dev.grpc)], b"");
+}
+
+#[test]
+fn bad_arguments_are_refused_with_their_code_and_the_broker_lives_on() {
+    let (_folder, dev) = dev();
+    succeed(&dev, &["topic", "create", "t"], b"");
+    for (arguments, part) in [
+        (&["topic", "create", "x", "--partitions", "0"][..], "1 to 10000"),
+        (&["topic", "create", "x", "--partitions", "99999999"], "1 to 10000"),
+        (&["topic", "create", ".."], "reserved"),
+        (&["topic", "create", ""], "name"),
+        (&["topic", "create", "x", "--config", "nonsense=1"], "nonsense"),
+        (&["topic", "create", "x", "--config", "retention.ms=abc"], "abc"),
+        (&["topic", "create", "x", "--replication-factor", "3"], "3"),
+        (&["topic", "describe", "nothing"], "nothing"),
+        (&["topic", "flush", "nothing"], "nothing"),
+        (&["topic", "delete", "nothing", "--yes"], "nothing"),
+        (&["topic", "add-partitions", "nothing", "--total", "5"], "nothing"),
+        (&["topic", "delete-records", "t", "--partition", "9", "--before", "1"], "9"),
+        (&["produce", "t", "/no/such/file"], "/no/such/file"),
+        (&["produce", "bad name!"], "invalid topic name"),
+        (&["consume", "t", "--tls-ca", "/no/such/file"], "/no/such/file"),
+    ] {
+        let error = fail(&dev, arguments, b"x\n");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    for arguments in [
+        &["nonsense"][..],
+        &["consume"],
+        &["topic", "create", "x", "--partitions", "abc"],
+        &["topic", "create", "x", "--partitions", "-1"],
+        &["topic", "create", "x", "--config", "nonsense"],
+        &["topic", "alter", "t", "--set", "a"],
+        &["topic", "list", "--output", "xml"],
+        &["produce", "t", "--compression", "bogus"],
+        &["produce", "t", "--acks", "7"],
+        &["consume", "t", "--from", "yesterday"],
+        &["consume", "t", "--format", "%q"],
+        &["consume", "t", "--partition", "4294967296"],
+        &["consume", "t", "--no-such-flag"],
+        &["topic", "list", "--bootstrap", ""],
+        &["dev", "--grpc-port", "70000"],
+        &["dev", "--brokers", "0"],
+        &["bench", "produce", "t", "--size", "-5"],
+    ] {
+        let output = run(&dev, arguments, b"");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.starts_with("error: ") && output.stdout.is_empty(), "{arguments:?}: {error}");
+    }
+    assert_eq!(succeed(&dev, &["produce", "t"], b"still here\n"), "1 records\n");
+}
+
+#[test]
+fn an_idle_broker_is_small_and_so_are_idle_partitions() {
+    const PARTITIONS: u64 = 1000;
+    let (_folder, dev) = dev();
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", dev.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    // The second creation is measured: the first also loads the code that creates.
+    succeed(&dev, &["topic", "create", "first", "--partitions", "100"], b"");
+    let idle = resident();
+    assert!(idle < 60_000_000, "{idle} bytes");
+    succeed(&dev, &["topic", "create", "many", "--partitions", &PARTITIONS.to_string()], b"");
+    let each = resident().saturating_sub(idle) / PARTITIONS;
+    println!("idle: {idle} bytes, and {each} for each partition");
+    assert!(each < 20_000, "{each} bytes for each partition");
+}
+
+#[test]
 fn benchmarks_report_what_they_did() {
     let (_folder, dev) = dev();
     let run = ["bench", "produce", "b", "--records", "2000", "--size", "50", "--rate", "20000", "--producers", "2"];

@@ -2,8 +2,9 @@
 //! Names of cases (P8, A3, F10, V01) are those of the catalogue that the tests grew from.
 
 mod clients;
+mod epochs;
 mod lost;
-mod produce;
+pub(crate) mod produce;
 mod read;
 mod topics;
-mod wire;
+pub(crate) mod wire;

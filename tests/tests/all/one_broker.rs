@@ -141,6 +141,7 @@ async fn all_batches(broker: &TestBroker) -> Vec<Batch> {
                     offset,
                     bytes_max: 50_000,
                     current_leader_epoch: None,
+                    last_fetched_epoch: None,
                 }],
                 bytes_max: 50_000,
                 bytes_min: 0,

@@ -71,6 +71,7 @@ pub(super) fn fetch_one(request: v1::FetchOneRequest) -> Result<FetchRequest, Ap
             offset: Offset(request.offset),
             bytes_max,
             current_leader_epoch: request.current_leader_epoch.map(LeaderEpoch),
+            last_fetched_epoch: request.last_fetched_epoch.map(LeaderEpoch),
         }],
         bytes_max,
         bytes_min: request.bytes_min as usize,
@@ -96,8 +97,13 @@ pub(super) fn fetched_one(fetched: FetchedPartition) -> Result<v1::FetchOneRespo
             log_start: fetched.log_start.0,
             records: Some(fetched.batches.into()),
             aborted: aborted(fetched.aborted),
+            diverging: fetched.diverging.map(epoch_end),
         }),
     }
+}
+
+pub(super) fn epoch_end(end: EpochEnd) -> v1::EpochEnd {
+    v1::EpochEnd { leader_epoch: end.epoch.0, end_offset: end.end.0 }
 }
 
 pub(super) fn offset_spec(spec: Option<v1::offset_query::Spec>) -> Result<OffsetSpec, ApiError> {

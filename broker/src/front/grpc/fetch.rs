@@ -5,19 +5,21 @@
 use super::status::going_away;
 use super::subscriptions::{Effect, READ_BYTES_MAX, Read, Subscriptions};
 use crate::api::{FetchRequest, FetchedPartition};
+use crate::budget::Held;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use millpond_log::Offset;
 use millpond_proto::{RecordBatches, v1};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 /// With this many bytes of pushes not taken, no further read is begun: a stream holds two reads at most.
 const QUEUED_BYTES_MAX: usize = READ_BYTES_MAX;
 
-/// Resolves with one entry for each partition asked for. May be dropped.
-pub(super) type Fetched = BoxFuture<'static, Vec<FetchedPartition>>;
+/// Resolves with one entry for each partition asked for, and the memory they take. May be dropped.
+pub(super) type Fetched = BoxFuture<'static, (Vec<FetchedPartition>, Held)>;
 
 /// The pushes of a stream of commands.
 pub(super) fn push(
@@ -48,7 +50,8 @@ struct FetchStream<C, F> {
     over: bool,
     subscriptions: Subscriptions,
     reading: Option<Reading>,
-    pushes: VecDeque<v1::FetchResponse>,
+    /// The pushes of one read share the memory it took.
+    pushes: VecDeque<(v1::FetchResponse, Arc<Held>)>,
     /// Of batches in `pushes`.
     queued_bytes: usize,
 }
@@ -106,21 +109,22 @@ where
             Effect::None => {}
             // The read under way would keep the newcomer waiting.
             Effect::Wanting => self.reading = None,
-            Effect::Push(push) => self.pushes.push_back(push),
+            Effect::Push(push) => self.pushes.push_back((push, Arc::default())),
         }
         Ok(())
     }
 
-    fn read(&mut self, fetched: Vec<FetchedPartition>) {
+    fn read(&mut self, (fetched, held): (Vec<FetchedPartition>, Held)) {
         let Some(Reading { whom, .. }) = self.reading.take() else { return };
+        let held = Arc::new(held);
         for push in self.subscriptions.answered(&whom, fetched) {
             self.queued_bytes += size(&push);
-            self.pushes.push_back(push);
+            self.pushes.push_back((push, Arc::clone(&held)));
         }
     }
 
     fn take_out(&mut self) -> Option<v1::FetchResponse> {
-        let push = self.pushes.pop_front()?;
+        let (push, _held) = self.pushes.pop_front()?;
         self.queued_bytes -= size(&push);
         Some(push)
     }
@@ -130,7 +134,7 @@ fn size(push: &v1::FetchResponse) -> usize {
     push.records.as_ref().map_or(0, RecordBatches::size)
 }
 
-async fn fetched(reading: &mut Option<Reading>) -> Vec<FetchedPartition> {
+async fn fetched(reading: &mut Option<Reading>) -> (Vec<FetchedPartition>, Held) {
     match reading {
         Some(reading) => (&mut reading.fetched).await,
         None => std::future::pending().await,

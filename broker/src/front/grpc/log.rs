@@ -1,5 +1,6 @@
 //! The service `millpond.v1.Log`: one method of `Broker` for each call.
 
+use super::intake::Receipts;
 use super::produce::{Admitted, Committed};
 use super::status::{in_stream, status};
 use super::{convert, fetch, produce};
@@ -7,7 +8,7 @@ use crate::Broker;
 use crate::api::{ApiError, Isolation, NewTopic, ProduceRequest, TopicDescription, TopicRef};
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use millpond_log::ErrorCode;
+use millpond_log::{ErrorCode, LeaderEpoch};
 use millpond_proto::v1;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -56,7 +57,8 @@ impl LogService {
         let find = async {
             let topic = convert::topic_ref(query.topic)?;
             let spec = convert::offset_spec(query.spec)?;
-            self.broker.list_offsets(&topic, query.partition, spec, isolation).await
+            let known = query.current_leader_epoch.map(LeaderEpoch);
+            self.broker.list_offsets(&topic, query.partition, known, spec, isolation).await
         };
         convert::offset_result(find.await)
     }
@@ -90,7 +92,9 @@ impl v1::log_server::Log for LogService {
         &self,
         request: Request<Streaming<v1::ProduceRequest>>,
     ) -> Result<Response<Self::ProduceStream>, Status> {
-        let answers = produce::answer(request.into_inner(), self.admit(), self.stop.clone());
+        let receipts = Receipts::of(&request);
+        let requests = request.into_inner().map(move |message| message.map(|message| (message, receipts.take())));
+        let answers = produce::answer(requests, self.admit(), self.stop.clone());
         Ok(Response::new(answers.boxed()))
     }
 
@@ -107,9 +111,12 @@ impl v1::log_server::Log for LogService {
         let broker = self.broker.clone();
         let fetch = move |request| {
             let broker = broker.clone();
-            Box::pin(async move { broker.fetch(request).await }) as fetch::Fetched
+            Box::pin(async move { broker.fetch_held(request).await }) as fetch::Fetched
         };
-        Ok(Response::new(fetch::push(request.into_inner(), fetch, self.stop.clone()).boxed()))
+        let receipts = Receipts::of(&request);
+        // A command is carried out at once, and takes no memory.
+        let commands = request.into_inner().inspect(move |_| drop(receipts.take()));
+        Ok(Response::new(fetch::push(commands, fetch, self.stop.clone()).boxed()))
     }
 
     async fn fetch_one(&self, request: Request<v1::FetchOneRequest>) -> Result<Response<v1::FetchOneResponse>, Status> {

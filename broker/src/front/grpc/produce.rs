@@ -4,6 +4,7 @@
 
 use super::answers::{Answers, Place, Ticket};
 use super::convert;
+use super::intake::Receipt;
 use super::status::{going_away, in_stream, status};
 use crate::api::{Acks, ApiError, ProduceRequest, Produced};
 use futures::future::BoxFuture;
@@ -28,7 +29,7 @@ pub(super) type Admitted = BoxFuture<'static, Result<Committed, ApiError>>;
 
 /// The answers to a stream of requests.
 pub(super) fn answer(
-    requests: impl Stream<Item = Result<v1::ProduceRequest, Status>> + Send + Unpin + 'static,
+    requests: impl Stream<Item = Result<(v1::ProduceRequest, Receipt), Status>> + Send + Unpin + 'static,
     admit: impl Fn(ProduceRequest) -> Admitted + Send + 'static,
     stop: CancellationToken,
 ) -> impl Stream<Item = Result<v1::ProduceResponse, Status>> + Send {
@@ -77,11 +78,13 @@ struct Unanswered {
     /// `None` when nobody waits for the answer.
     ticket: Option<Ticket>,
     bytes: usize,
+    /// Memory of its batch.
+    receipt: Receipt,
 }
 
 impl<R, A> ProduceStream<R, A>
 where
-    R: Stream<Item = Result<v1::ProduceRequest, Status>> + Unpin,
+    R: Stream<Item = Result<(v1::ProduceRequest, Receipt), Status>> + Unpin,
     A: Fn(ProduceRequest) -> Admitted,
 {
     /// The next answer, the status that ends the stream, or its end.
@@ -118,8 +121,8 @@ where
         self.admitting.is_none() && self.committing.len() < REQUESTS_UNANSWERED_MAX && self.bytes < BYTES_UNANSWERED_MAX
     }
 
-    fn take_in(&mut self, request: Option<Result<v1::ProduceRequest, Status>>) {
-        let request = match request {
+    fn take_in(&mut self, request: Option<Result<(v1::ProduceRequest, Receipt), Status>>) {
+        let (request, receipt) = match request {
             Some(Ok(request)) => request,
             // The client is gone, or sent what is no message: there is nobody to tell more.
             Some(Err(status)) => return self.end = Some(status),
@@ -134,9 +137,9 @@ where
                 let bytes = request.records.len();
                 self.bytes += bytes;
                 let admitted = (self.admit)(request);
-                self.admitting = Some(Admitting { request: Unanswered { id, ticket, bytes }, admitted });
+                self.admitting = Some(Admitting { request: Unanswered { id, ticket, bytes, receipt }, admitted });
             }
-            Err(error) => self.settle(Unanswered { id, ticket, bytes: 0 }, Err(error)),
+            Err(error) => self.settle(Unanswered { id, ticket, bytes: 0, receipt }, Err(error)),
         }
     }
 
@@ -150,7 +153,8 @@ where
 
     fn settle(&mut self, request: Unanswered, committed: Result<Produced, ApiError>) {
         use v1::produce_response::Result as Answer;
-        let Unanswered { id, ticket, bytes } = request;
+        let Unanswered { id, ticket, bytes, receipt } = request;
+        drop(receipt);
         self.bytes -= bytes;
         match (ticket, committed) {
             (Some(ticket), committed) => {

@@ -41,6 +41,8 @@ struct Subscription {
     partition: u32,
     next: Offset,
     leader_epoch: Option<LeaderEpoch>,
+    /// Epoch of the record before `next`, if the client has that checked.
+    last_fetched_epoch: Option<LeaderEpoch>,
     paused: bool,
     /// High watermark, last stable offset and log start as last told.
     told: Option<(Offset, Offset, Offset)>,
@@ -48,6 +50,8 @@ struct Subscription {
 
 /// What a command came to.
 #[derive(Debug, PartialEq)]
+// One exists at a time, and is sent at once.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Effect {
     /// A read that is under way may go on.
     None,
@@ -113,6 +117,7 @@ impl Subscriptions {
             partition: subscribe.partition,
             next: Offset(subscribe.offset),
             leader_epoch: subscribe.current_leader_epoch.map(LeaderEpoch),
+            last_fetched_epoch: subscribe.last_fetched_epoch.map(LeaderEpoch),
             paused: false,
             told: None,
         };
@@ -146,6 +151,7 @@ impl Subscriptions {
                 offset: wanted.next,
                 bytes_max: partition_bytes_max,
                 current_leader_epoch: wanted.leader_epoch,
+                last_fetched_epoch: wanted.last_fetched_epoch,
             })
             .collect();
         let whom: Vec<(u64, Offset)> = active().map(|(id, wanted)| (id, wanted.next)).collect();
@@ -167,6 +173,11 @@ impl Subscriptions {
                 self.remove(*id);
                 continue;
             }
+            if fetched.diverging.is_some() {
+                pushes.push(push(*id, fetched));
+                self.remove(*id);
+                continue;
+            }
             let told = (fetched.high_watermark, fetched.last_stable, fetched.log_start);
             if fetched.batches.is_empty() && wanted.told == Some(told) {
                 continue;
@@ -174,6 +185,10 @@ impl Subscriptions {
             wanted.told = Some(told);
             if let Some(last) = fetched.batches.last() {
                 wanted.next = wanted.next.max(last.end_offset());
+                // Only for a client that knows what `diverging` is.
+                if wanted.last_fetched_epoch.is_some() {
+                    wanted.last_fetched_epoch = Some(last.leader_epoch());
+                }
                 let size: usize = fetched.batches.iter().map(Batch::size).sum();
                 self.credit = self.credit.saturating_sub(i64::try_from(size).unwrap_or(i64::MAX));
                 self.turns.retain(|turn| turn != id);
@@ -194,6 +209,7 @@ fn push(subscription_id: u64, fetched: FetchedPartition) -> v1::FetchResponse {
         records: Some(fetched.batches.into()),
         aborted: convert::aborted(fetched.aborted),
         error: None,
+        diverging: fetched.diverging.map(convert::epoch_end),
     }
 }
 

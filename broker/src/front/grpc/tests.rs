@@ -1,7 +1,9 @@
 //! The door's streams against a scripted core, and its port against what is no client.
 
+use super::intake::Receipt;
 use super::{fetch, produce};
 use crate::api::*;
+use crate::budget::{Budget, Doors};
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use millpond_log::batch::{BatchBuilder, NewRecord};
@@ -71,7 +73,9 @@ fn produce_stream(
     stop: &CancellationToken,
 ) -> (Requests, impl Stream<Item = Result<v1::ProduceResponse, Status>> + Unpin + use<>) {
     let (requests, received) = mpsc::unbounded_channel();
-    let answers = produce::answer(UnboundedReceiverStream::new(received), core.admit(), stop.clone());
+    let received = UnboundedReceiverStream::new(received);
+    let received = received.map(|request: Result<_, Status>| Ok((request?, Receipt::default())));
+    let answers = produce::answer(received, core.admit(), stop.clone());
     (requests, Box::pin(answers))
 }
 
@@ -171,7 +175,7 @@ async fn a_client_that_does_not_read_cannot_grow_our_memory() {
     let count = Arc::clone(&pulled);
     let endless = stream::iter(0..).map(move |id| {
         *count.lock().expect("no panic") += 1;
-        Ok(request(id, 0, "batch"))
+        Ok((request(id, 0, "batch"), Receipt::default()))
     });
     let mut stream = Box::pin(produce::answer(endless, core.admit(), CancellationToken::new()));
     // The transport polls only while it can write.
@@ -213,7 +217,7 @@ fn fetch_from(log: BTreeMap<u32, Vec<Batch>>) -> impl Fn(FetchRequest) -> fetch:
             }
             answer.push(FetchedPartition { high_watermark: Offset(batches.len() as u64), batches: taken, ..nothing() });
         }
-        if any { Box::pin(async move { answer }) } else { Box::pin(std::future::pending()) }
+        if any { Box::pin(async move { (answer, Default::default()) }) } else { Box::pin(std::future::pending()) }
     }
 }
 
@@ -224,6 +228,7 @@ fn nothing() -> FetchedPartition {
         log_start: Offset(0),
         batches: Vec::new(),
         aborted: None,
+        diverging: None,
         error: None,
     }
 }
@@ -388,7 +393,9 @@ async fn port()
     super::add_reflection(&mut routes);
     let (shut, down) = oneshot::channel::<()>();
     let down = async move { down.await.unwrap_or_default() };
-    let serve = super::serve_routes(routes.routes(), health, listener, CancellationToken::new(), down);
+    let places = Doors::new(1000, &Default::default()).grpc;
+    let budget = Budget::new(256 << 20, 256 << 20);
+    let serve = super::serve_routes(routes.routes(), budget, places, health, listener, CancellationToken::new(), down);
     (address, shut, tokio::spawn(serve))
 }
 

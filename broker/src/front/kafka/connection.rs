@@ -1,10 +1,12 @@
 //! One connection: reads requests, begins each in the order it came, and sends the answers in that order (case P9).
 //!
-//! Several requests are under way at once, bounded in number and in bytes. Knows frames and requests, not what they mean.
+//! Several requests are under way at once, bounded in number and in bytes, here and by the broker's budget. Knows frames and
+//! requests, not what they mean.
 
 use super::frame::{Foreign, FrameError, foreign, frame_size, read_frame, read_length};
-use super::request::{Request, RequestError, decode_request};
+use super::request::{Request, RequestError, decode_request, is_produce};
 use super::wire::Frame;
+use crate::budget::{Budget, Held, Pace};
 use bytes::Buf;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -25,11 +27,17 @@ pub(super) struct Limits {
     pub(super) frame_bytes_max: usize,
     /// Most requests begun and not yet answered. Further ones stay in the socket: TCP slows the client down.
     pub(super) requests_max: usize,
-    /// Most bytes of their frames, and of the batches that their answers may hold.
-    pub(super) in_flight_bytes_max: usize,
+    /// This connection's share of the memory for requests. A larger frame is alone.
+    pub(super) share_bytes_max: usize,
+    /// Most bytes of batches that the answers under way may hold.
+    pub(super) answer_bytes_max: usize,
+    /// How long a frame may take to arrive.
+    pub(super) pace: Pace,
     /// A connection without a request under way is closed after this silence. Kafka's default for `connections.max.idle.ms`.
-    /// A client that stops in the middle of a frame, or does not read its answers, is given up after it too.
+    /// A client that does not read its answers is given up after it too...
     pub(super) idle: Duration,
+    /// ...and already after this, while the memory for answers is short.
+    pub(super) stalled: Duration,
     /// How long requests under way may take when no more are read.
     pub(super) drain: Duration,
 }
@@ -94,7 +102,10 @@ struct UnderWay {
 
 struct Permits {
     _request: OwnedSemaphorePermit,
-    _bytes: OwnedSemaphorePermit,
+    _share: OwnedSemaphorePermit,
+    _answer: OwnedSemaphorePermit,
+    /// The broker's memory that its frame takes.
+    _frame: Held,
 }
 
 /// Serves one client until one side ends. Requests that were read are answered first, within `limits.drain`.
@@ -103,13 +114,14 @@ pub(super) async fn run(
     writer: impl AsyncWrite + Unpin,
     service: &impl Service,
     limits: Limits,
+    budget: &Budget,
     shutdown: impl Future<Output = ()>,
 ) -> End {
-    assert!(limits.in_flight_bytes_max >= limits.frame_bytes_max, "one frame always fits the bound");
     let (begun, under_way) = unbounded_channel();
-    let mut sending = pin!(send_answers(writer, under_way, limits.idle));
+    let mut sending = pin!(send_answers(writer, under_way, limits, budget));
+    let reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let ended = tokio::select! {
-        ended = read_requests(BufReader::with_capacity(READ_BUFFER_BYTES, reader), service, limits, begun) => ended,
+        ended = read_requests(reader, service, limits, budget, begun) => ended,
         ended = &mut sending => return ended.unwrap_or(End::Shutdown),
         () = shutdown => End::Shutdown,
     };
@@ -124,15 +136,17 @@ async fn read_requests(
     mut reader: impl AsyncRead + Unpin,
     service: &impl Service,
     limits: Limits,
+    budget: &Budget,
     begun: UnboundedSender<UnderWay>,
 ) -> End {
     let requests = Arc::new(Semaphore::new(limits.requests_max));
-    let bytes = Arc::new(Semaphore::new(limits.in_flight_bytes_max));
+    let share = Arc::new(Semaphore::new(limits.share_bytes_max));
+    let answers = Arc::new(Semaphore::new(limits.answer_bytes_max));
     let mut first = true;
     loop {
         let request_permit = acquire(&requests, 1).await;
         let busy = || requests.available_permits() + 1 < limits.requests_max;
-        let length = match read_length(&mut reader, limits.idle, busy).await {
+        let length = match read_length(&mut reader, limits.idle, limits.pace, busy).await {
             Ok(length) => length,
             Err(error) => return End::Frame(error),
         };
@@ -146,15 +160,18 @@ async fn read_requests(
         };
         // Taken before the frame is read, so that memory is bounded; in the order of the requests, so that none waits for a
         // later one.
-        let mut bytes_permit = acquire(&bytes, size).await;
-        let frame = match read_frame(&mut reader, size, limits.idle).await {
-            Ok(frame) => frame,
+        let share_permit = acquire(&share, size.min(limits.share_bytes_max)).await;
+        let (frame, mut arriving) = match read_frame(&mut reader, size, budget, limits.pace).await {
+            Ok(read) => read,
             Err(error) => return End::Frame(error),
         };
+        if let Err(error) = arriving.hold(decoded_bytes_max(&frame)).await {
+            return End::Frame(error.into());
+        }
+        let mut answer_permit = acquire(&answers, 0).await;
         let outcome = match decode_request(frame) {
             Ok(request) => {
-                let answer_bytes = request.answer_bytes_max().min(limits.in_flight_bytes_max - size);
-                bytes_permit.merge(acquire(&bytes, answer_bytes).await);
+                answer_permit.merge(acquire(&answers, request.answer_bytes_max().min(limits.answer_bytes_max)).await);
                 service.begin(request).await
             }
             Err(error) => match service.refuse(&error) {
@@ -162,12 +179,24 @@ async fn read_requests(
                 None => return End::Request(error),
             },
         };
-        let permits = Permits { _request: request_permit, _bytes: bytes_permit };
+        let permits = Permits {
+            _request: request_permit,
+            _share: share_permit,
+            _answer: answer_permit,
+            _frame: arriving.arrived(),
+        };
         if begun.send(UnderWay { outcome, permits }).is_err() {
             // Sending has ended, and `run` knows why.
             return End::Shutdown;
         }
     }
+}
+
+/// Most memory that a request takes once decoded. Batches stay in their frame; names and numbers become up to so many times
+/// larger than they are on the wire.
+fn decoded_bytes_max(frame: &[u8]) -> usize {
+    const DECODED_GROWTH: usize = 8;
+    if is_produce(frame) { frame.len() } else { frame.len().saturating_mul(DECODED_GROWTH) }
 }
 
 async fn acquire(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePermit {
@@ -180,7 +209,8 @@ async fn acquire(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePerm
 async fn send_answers(
     mut writer: impl AsyncWrite + Unpin,
     mut begun: UnboundedReceiver<UnderWay>,
-    idle: Duration,
+    limits: Limits,
+    budget: &Budget,
 ) -> Option<End> {
     let mut under_way = FuturesOrdered::new();
     let mut reading = true;
@@ -213,7 +243,7 @@ async fn send_answers(
                 next = under_way.next().now_or_never().flatten();
             }
         }
-        if let Err(end) = send(&mut writer, frames, idle).await {
+        if let Err(end) = send(&mut writer, frames, limits, budget).await {
             return Some(end);
         }
         if closed.is_some() {
@@ -221,20 +251,32 @@ async fn send_answers(
         }
     }
     // Failing to say goodbye harms nobody.
-    let _ = timeout(idle, writer.shutdown()).await;
+    let _ = timeout(limits.idle, writer.shutdown()).await;
     None
 }
 
-async fn send(writer: &mut (impl AsyncWrite + Unpin), mut frames: Frame, idle: Duration) -> Result<(), End> {
+async fn send(
+    writer: &mut (impl AsyncWrite + Unpin),
+    mut frames: Frame,
+    limits: Limits,
+    budget: &Budget,
+) -> Result<(), End> {
+    let mut silence = Duration::ZERO;
     while frames.has_remaining() {
-        match timeout(idle, writer.write_buf(&mut frames)).await {
-            Err(_) => return Err(End::Stalled),
+        match timeout(limits.stalled, writer.write_buf(&mut frames)).await {
+            Err(_) => {
+                silence += limits.stalled;
+                // Who does not read keeps its answers in memory, which others wait for.
+                if silence >= limits.idle || budget.answers.is_short() {
+                    return Err(End::Stalled);
+                }
+            }
             Ok(Err(error)) => return Err(End::Send(error)),
             Ok(Ok(0)) => return Err(End::Send(std::io::ErrorKind::WriteZero.into())),
-            Ok(Ok(_)) => {}
+            Ok(Ok(_)) => silence = Duration::ZERO,
         }
     }
-    timeout(idle, writer.flush()).await.map_err(|_| End::Stalled)?.map_err(End::Send)
+    timeout(limits.idle, writer.flush()).await.map_err(|_| End::Stalled)?.map_err(End::Send)
 }
 
 #[cfg(test)]

@@ -55,7 +55,11 @@ impl Door {
                 };
                 settled.map(outcome).boxed()
             }
-            Body::Fetch(request) => answer(envelope, async move { fetch::answer(&broker, version, request).await }),
+            Body::Fetch(request) => async move {
+                let (body, held) = fetch::answer(&broker, version, request).await;
+                Outcome::Answer(envelope.seal(&body).holding(held))
+            }
+            .boxed(),
             Body::ListOffsets(request) => {
                 answer(envelope, async move { offsets::answer(&broker, version, request).await })
             }

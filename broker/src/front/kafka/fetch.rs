@@ -9,6 +9,7 @@ use crate::Broker;
 use crate::api::{
     AbortedTxn, FetchPartition as BrokerPartition, FetchRequest as BrokerRequest, FetchedPartition, Isolation, TopicRef,
 };
+use crate::budget::Held;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, TopicId};
 use std::time::Duration;
 
@@ -82,6 +83,13 @@ responses! {
         aborted_transactions: Option<Vec<AbortedTransaction>> => ..,
         preferred_read_replica: i32 = -1 => 11..,
         records: Batches => ..,
+        ;
+        diverging_epoch: EpochEndOffset => 12.. as 0,
+    }
+    /// Where the log is still what the client has read (KIP-595).
+    EpochEndOffset {
+        epoch: i32 => ..,
+        end_offset: i64 => ..,
     }
     /// A transaction whose records are to be skipped.
     AbortedTransaction {
@@ -95,15 +103,15 @@ pub(super) fn answer_bytes_max(max_bytes: i32) -> usize {
     usize::try_from(max_bytes).unwrap_or(0).min(ANSWER_BYTES_MAX)
 }
 
-/// Reads what the request asks for.
-pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest) -> FetchResponse {
+/// Reads what the request asks for. What is held with the answer is held until it was sent.
+pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest) -> (FetchResponse, Held) {
     if !FULL_REQUEST_EPOCHS.contains(&request.session_epoch) {
-        return FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..Default::default() };
+        return (FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..Default::default() }, Held::default());
     }
     let Plan { asked, mut topics, places } = plan(version, request.topics);
     let refused = topics.iter().flat_map(|topic| &topic.partitions).count() > places.len();
-    let answers = if asked.is_empty() {
-        Vec::new()
+    let (answers, held) = if asked.is_empty() {
+        Default::default()
     } else {
         // A refusal is news: nobody waits for records beside it.
         let wait_max_ms = if refused { 0 } else { u64::try_from(request.max_wait_ms).unwrap_or(0) };
@@ -115,7 +123,7 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest)
             isolation: isolation(request.isolation_level),
             scan: false,
         };
-        broker.fetch(request).await
+        broker.fetch_held(request).await
     };
     assert_eq!(answers.len(), places.len(), "the broker answers each partition that it was asked for");
     let throttle_time_ms = throttle_ms(answers.iter().filter_map(|answer| answer.error.as_ref()));
@@ -123,7 +131,7 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest)
         let data = &mut topics[topic].partitions[partition];
         *data = partition_data(data.index, answer);
     }
-    FetchResponse { throttle_time_ms, topics, ..Default::default() }
+    (FetchResponse { throttle_time_ms, topics, ..Default::default() }, held)
 }
 
 /// What the broker is asked for, and the answer with a place for each partition.
@@ -165,6 +173,7 @@ fn wanted(topic: TopicRef, asked: FetchPartition) -> Result<BrokerPartition, Err
         bytes_max: usize::try_from(asked.partition_max_bytes).unwrap_or(0),
         // Rule F2; -1 is a client that does not know the epoch.
         current_leader_epoch: u32::try_from(asked.current_leader_epoch).ok().map(LeaderEpoch),
+        last_fetched_epoch: u32::try_from(asked.last_fetched_epoch).ok().map(LeaderEpoch),
     })
 }
 
@@ -183,6 +192,10 @@ fn partition_data(index: i32, fetched: FetchedPartition) -> PartitionData {
         log_start_offset: fetched.log_start.0.cast_signed(),
         aborted_transactions: fetched.aborted.map(|list| list.into_iter().map(aborted).collect()),
         records: Batches(fetched.batches),
+        diverging_epoch: fetched.diverging.map(|diverging| EpochEndOffset {
+            epoch: diverging.epoch.0.cast_signed(),
+            end_offset: diverging.end.0.cast_signed(),
+        }),
         ..Default::default()
     }
 }

@@ -1,16 +1,12 @@
-//! Frames of the Kafka protocol: four bytes of length, then a request. Memory follows the bytes that arrive, not the claim.
+//! Frames of the Kafka protocol: four bytes of length, then a request. Memory follows the bytes that arrive, not the claim, and
+//! is taken from the broker's budget before it is filled.
 
+use crate::budget::{Arriving, Budget, Crowded, Pace};
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::timeout;
-
-/// Bytes taken for a frame before any of it has arrived.
-const FIRST_BYTES: usize = 64 << 10;
-
-/// How much larger each next buffer of a frame is. A frame is copied once for each step, so a sixteenth of it at most.
-const GROWTH: usize = 16;
+use tokio::time::{Instant, timeout};
 
 /// What the first four bytes of a connection are, when they are no length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +28,12 @@ pub(super) enum FrameError {
     /// Nothing came for the idle time.
     #[error("nothing came for the idle time")]
     Idle,
-    /// A frame stopped in its middle, by silence or by the end of the connection.
+    /// A frame stopped in its middle, by silence, by crawling, or by the end of the connection.
     #[error("a frame stopped in its middle")]
     Cut,
+    /// No room for the rest of a frame.
+    #[error(transparent)]
+    Crowded(#[from] Crowded),
     /// The claimed length is out of bounds.
     #[error("a frame claims {claimed} bytes; at most {max} are taken")]
     Length {
@@ -54,6 +53,7 @@ pub(super) enum FrameError {
 pub(super) async fn read_length(
     stream: &mut (impl AsyncRead + Unpin),
     idle: Duration,
+    pace: Pace,
     busy: impl Fn() -> bool,
 ) -> Result<[u8; 4], FrameError> {
     let mut length = [0; 4];
@@ -69,7 +69,7 @@ pub(super) async fn read_length(
             Err(_) => return Err(FrameError::Idle),
         }
     }
-    cut(timeout(idle, stream.read_exact(&mut length[1..])).await)?;
+    cut(timeout(pace.grace, stream.read_exact(&mut length[1..])).await)?;
     Ok(length)
 }
 
@@ -89,27 +89,32 @@ pub(super) fn foreign(length: [u8; 4]) -> Option<Foreign> {
     }
 }
 
-/// Reads the `size` bytes of a frame, each step within `idle`. The frame has a buffer of its own, so that a small batch that is
-/// kept in memory does not keep its neighbours there.
+/// Reads the `size` bytes of a frame, as fast as `pace` asks for; waiting for room does not count. The frame has a buffer of its own, so that a small batch that is kept in memory does not keep its neighbours there.
+///
+/// Returns with the frame the memory it holds.
 pub(super) async fn read_frame(
     stream: &mut (impl AsyncRead + Unpin),
     size: usize,
-    idle: Duration,
-) -> Result<Bytes, FrameError> {
-    let mut frame = BytesMut::with_capacity(size.min(FIRST_BYTES));
+    budget: &Budget,
+    pace: Pace,
+) -> Result<(Bytes, Arriving), FrameError> {
+    let mut arriving = Arriving::begin(budget, size, pace).await;
+    let mut frame = BytesMut::with_capacity(arriving.room());
     while frame.len() < size {
-        if frame.len() == frame.capacity() {
-            let next = size.min(frame.len().saturating_mul(GROWTH));
-            frame.reserve(next - frame.len());
+        if frame.len() == arriving.room() {
+            arriving.grow().await?;
+            frame.reserve(arriving.room() - frame.len());
         }
         // The allocator may give more than was asked for; the next frame's bytes stay where they are.
-        let left = size - frame.len();
+        let left = arriving.room() - frame.len();
         let mut room = bytes::BufMut::limit(&mut frame, left);
-        if cut(timeout(idle, stream.read_buf(&mut room)).await)? == 0 {
+        let waiting = Instant::now();
+        let read = timeout(arriving.patience(), stream.read_buf(&mut room)).await;
+        if read.is_ok() && cut(read)? == 0 || arriving.waited(waiting.elapsed(), frame.len()).is_err() {
             return Err(FrameError::Cut);
         }
     }
-    Ok(frame.freeze())
+    Ok((frame.freeze(), arriving))
 }
 
 fn cut<T>(read: Result<io::Result<T>, tokio::time::error::Elapsed>) -> Result<T, FrameError> {

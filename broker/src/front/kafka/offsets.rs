@@ -6,7 +6,7 @@ use super::wire::{requests, responses};
 use crate::Broker;
 use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use futures::stream::{self, StreamExt};
-use millpond_log::{ErrorCode, TimestampMs};
+use millpond_log::{ErrorCode, LeaderEpoch, TimestampMs};
 
 /// Partitions of one request looked up at once. A look-up by time may read the object store; the bound keeps one request from
 /// taking all of its connections.
@@ -93,7 +93,11 @@ async fn look_up(
         (_, Err(_)) => {
             Err(ApiError::new(ErrorCode::UnknownTopicOrPartition, format!("there is no partition {}", asked.index)))
         }
-        (Ok(spec), Ok(partition)) => broker.list_offsets(topic, partition, spec, isolation).await,
+        (Ok(spec), Ok(partition)) => {
+            // Rule F2; -1 is a client that does not know the epoch.
+            let known = u32::try_from(asked.current_leader_epoch).ok().map(LeaderEpoch);
+            broker.list_offsets(topic, partition, known, spec, isolation).await
+        }
     };
     (asked.index, result)
 }

@@ -131,6 +131,11 @@ impl Request {
     }
 }
 
+/// Whether a frame is a Produce: nearly all of it is payload then, which decoding does not copy.
+pub(super) fn is_produce(frame: &[u8]) -> bool {
+    frame.starts_with(&(Api::Produce as i16).to_be_bytes())
+}
+
 /// Decodes one frame, without its length prefix. Byte fields of the request share `frame`.
 ///
 /// Bytes after the request are ignored, as Kafka's brokers do.

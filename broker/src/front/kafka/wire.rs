@@ -3,6 +3,7 @@
 //! Nothing is allocated from a length that a client claims: an array grows with the bytes that are there. Payloads are
 //! shared slices of the frame they came in, and leave as shared parts of the frame they go out in.
 
+use crate::budget::Held;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millpond_log::{Batch, TopicId};
 use std::collections::VecDeque;
@@ -269,23 +270,33 @@ impl Writer {
         self.version
     }
 
-    /// Ends a structure: we send no tagged fields.
-    pub(super) fn end_struct(&mut self) {
-        if self.flexible {
-            self.buf.put_u8(0);
+    /// Ends a structure with the tagged fields that are there, in order of tag. Their values are small and share nothing.
+    pub(super) fn end_struct(&mut self, tagged: &[(u32, &dyn ToWire)]) {
+        if !self.flexible {
+            return;
         }
+        self.put_uvarint(narrow(tagged.len()));
+        for (tag, value) in tagged {
+            self.put_uvarint(*tag);
+            let before = self.buf.split();
+            value.write(self);
+            let value = std::mem::replace(&mut self.buf, before);
+            self.put_uvarint(narrow(value.len()));
+            self.buf.put_slice(&value);
+        }
+    }
+
+    fn put_uvarint(&mut self, mut rest: u32) {
+        while rest >= 0x80 {
+            self.buf.put_u8(rest as u8 | 0x80);
+            rest >>= 7;
+        }
+        self.buf.put_u8(rest as u8);
     }
 
     fn put_len(&mut self, len: Option<usize>, wide: bool) {
         match (self.flexible, wide) {
-            (true, _) => {
-                let mut rest = len.map_or(0, |len| narrow::<u32>(len) + 1);
-                while rest >= 0x80 {
-                    self.buf.put_u8(rest as u8 | 0x80);
-                    rest >>= 7;
-                }
-                self.buf.put_u8(rest as u8);
-            }
+            (true, _) => self.put_uvarint(len.map_or(0, |len| narrow::<u32>(len) + 1)),
             (false, true) => self.buf.put_i32(len.map_or(-1, narrow)),
             (false, false) => self.buf.put_i16(len.map_or(-1, narrow)),
         }
@@ -318,7 +329,7 @@ impl Writer {
         let size = self.size - size_of::<u32>();
         first[..size_of::<u32>()].copy_from_slice(&narrow::<i32>(size).to_be_bytes());
         self.parts.push_front(first.freeze());
-        Frame { parts: self.parts, size: self.size }
+        Frame { parts: self.parts, size: self.size, held: Held::default() }
     }
 }
 
@@ -332,6 +343,8 @@ fn narrow<T: TryFrom<usize>>(len: usize) -> T {
 pub(super) struct Frame {
     parts: VecDeque<Bytes>,
     size: usize,
+    /// The answers' memory that the payloads take until the frame was sent.
+    held: Held,
 }
 
 impl Frame {
@@ -339,6 +352,12 @@ impl Frame {
     pub(super) fn append(&mut self, mut next: Frame) {
         self.parts.append(&mut next.parts);
         self.size += next.size;
+        self.held.merge(next.held);
+    }
+
+    /// The frame, which keeps `held` until it was sent.
+    pub(super) fn holding(self, held: Held) -> Frame {
+        Frame { held, ..self }
     }
 }
 
@@ -426,17 +445,32 @@ macro_rules! requests {
     )*};
 }
 
-/// Declares structures that are written, fields in the order of the wire; see `message!`.
+/// Declares structures that are written, fields in the order of the wire; see `message!`. Tagged fields follow a `;`, in
+/// order of tag, and are `Option`s: `name: Type => 12.. as 0`.
 macro_rules! responses {
-    ($($(#[$doc:meta])* $name:ident { $($field:ident: $ty:ty $(= $default:expr)? => $range:expr,)* })*) => {$(
-        $crate::front::kafka::wire::message! { $(#[$doc])* $name { $($field: $ty $(= $default)? => $range,)* } }
+    ($($(#[$doc:meta])* $name:ident {
+        $($field:ident: $ty:ty $(= $default:expr)? => $range:expr,)*
+        $(; $($tagged:ident: $tagged_ty:ty => $since:literal.. as $tag:literal,)*)?
+    })*) => {$(
+        $crate::front::kafka::wire::message! {
+            $(#[$doc])*
+            $name {
+                $($field: $ty $(= $default)? => $range,)*
+                $($($tagged: Option<$tagged_ty> => $since..,)*)?
+            }
+        }
 
         impl $crate::front::kafka::wire::ToWire for $name {
             fn write(&self, w: &mut $crate::front::kafka::wire::Writer) {
                 $(if std::ops::RangeBounds::contains(&($range), &w.version()) {
                     self.$field.write(w);
                 })*
-                w.end_struct();
+                #[allow(unused_mut, reason = "most structures have no tagged fields")]
+                let mut tagged: Vec<(u32, &dyn $crate::front::kafka::wire::ToWire)> = Vec::new();
+                $($(if let Some(value) = self.$tagged.as_ref().filter(|_| w.version() >= $since) {
+                    tagged.push(($tag, value));
+                })*)?
+                w.end_struct(&tagged);
             }
         }
     )*};

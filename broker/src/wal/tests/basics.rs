@@ -32,6 +32,60 @@ fn what_was_appended_is_read_back_from_memory_and_from_disk_and_after_a_restart(
     }
 }
 
+/// Against the list of all batches, through trims, truncations and restarts.
+#[test]
+fn a_summary_says_what_the_batches_add_up_to() {
+    let disk = SimDisk::new(6);
+    let (mut wal, _) = open(&disk, &small(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    let of = partition(0);
+    for phase in 0..4 {
+        for records in [3, 1, 2, 5, 1, 4] {
+            assert!(client.append_when_there_is_room(of, records, 100 + 40 * records as usize));
+        }
+        client.sync();
+        let entries = wal.entries(of, Offset(0), Offset(u64::MAX));
+        let total: u64 = entries.iter().map(|entry| u64::from(entry.size)).sum();
+        for from in 0..client.end(of) + 2 {
+            for to in from..client.end(of) + 2 {
+                for bytes_max in [0, 1, 300, 700, total, u64::MAX] {
+                    let expected = added_up(&entries, Offset(from), Offset(to), bytes_max);
+                    let found = wal.summary(of, Offset(from), Offset(to), bytes_max);
+                    assert_eq!(found, expected, "phase {phase}: {bytes_max} bytes of {from}..{to}");
+                }
+            }
+        }
+        match phase {
+            0 => client.trim(of, 6),
+            1 => client.truncate(of, entries[entries.len() - 2].base.0),
+            _ => {
+                client.sync();
+                wal.clone().close().expect("closes");
+                wal = open(&disk, &small(), 2 + phase).expect("opens again").0;
+                client = Client::resume(&wal, client.logs);
+            }
+        }
+        client.sync();
+    }
+    assert_eq!(wal.summary(partition(9), Offset(0), Offset(9), 9), None);
+}
+
+fn added_up(entries: &[TailEntry], from: Offset, to: Offset, bytes_max: u64) -> Option<TailSummary> {
+    let below: Vec<&TailEntry> =
+        entries.iter().skip_while(|entry| entry.base < from).take_while(|entry| entry.end <= to).collect();
+    let first = below.first().filter(|first| first.base == from)?;
+    let mut summary =
+        TailSummary { end: first.end, bytes: first.size.into(), oldest: first.append_time, more: below.len() > 1 };
+    for (at, entry) in below.iter().enumerate().skip(1) {
+        if summary.bytes + u64::from(entry.size) > bytes_max {
+            break;
+        }
+        summary.bytes += u64::from(entry.size);
+        (summary.end, summary.more) = (entry.end, at + 1 < below.len());
+    }
+    Some(summary)
+}
+
 #[test]
 fn a_read_gives_whole_batches_within_its_bounds() {
     let disk = SimDisk::new(2);

@@ -161,6 +161,29 @@ fn a_torn_tail_keeps_what_was_acknowledged_and_is_no_damage() {
 }
 
 #[test]
+fn a_torn_first_group_that_took_the_head_of_its_file_along_is_no_damage() {
+    // Case, found by a power cut (seeds 8000 and 15012): the head's sector was lost and the first frame's was not. The frame says
+    // that nothing was durable before it, which was taken for proof against the group itself (rule W4).
+    let disk = SimDisk::new(11);
+    let (wal, _) = open(&disk, &tiny(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    assert!(client.append(partition(0), 1, 2000) && client.sync());
+    disk.kill();
+    drop(wal);
+    let file = wal_files(&disk).remove(0);
+    disk.wipe(&file, 0, 512);
+    disk.wipe(&file, 4096 + 512, tiny().file_bytes);
+    let (wal, found) = open(&disk, &tiny(), 2).expect("opens");
+    assert!(found.damage.is_empty() && !found.fresh, "{:?}", found.damage);
+    let mut client = Client::new(&wal);
+    assert!(client.append(partition(0), 1, 100) && client.sync());
+    wal.close().expect("closes");
+    let (wal, found) = open(&disk, &tiny(), 3).expect("opens");
+    assert!(found.damage.is_empty() && !found.fresh);
+    check(&client, &wal);
+}
+
+#[test]
 fn damage_in_the_middle_costs_one_partition_what_follows_and_the_other_nothing() {
     let (disk, client, file) = small_log(4);
     let needle = &client.logs[&partition(1)][1].bytes;

@@ -189,7 +189,12 @@ proptest! {
         let (mut leader, mut other) = (leader(), EndState::empty());
         for (epoch, sequence, now) in sequences {
             let mut outputs = Vec::new();
-            let input = Input::Produce { token: Token(1), batch: batch(1, stamp(epoch, sequence)), acks: Acks::None };
+            let input = Input::Produce {
+                token: Token(1),
+                batch: batch(1, stamp(epoch, sequence)),
+                latest: TimestampMs(5),
+                acks: Acks::None,
+            };
             leader.replica.step(Now { wall: TimestampMs(now), mono_ms: 0 }, input, &mut outputs);
             for output in outputs {
                 if let Output::Append { placed, .. } = output {

@@ -39,7 +39,7 @@ async fn a_lost_partition_has_no_leader_is_read_as_far_as_it_is_tiered_and_refus
     std::fs::remove_dir_all(bench.disk()).expect("it was there");
 
     let dev = bench.start();
-    let mut connection = Connection::open(&dev.kafka).await;
+    let mut connection = Connection::to(&dev.kafka).await;
     assert_eq!(leader(&mut connection).await, (LEADER_NOT_AVAILABLE, -1));
     let refused = connection.produce(TOPIC, 0, batch(&[1], b"v")).await;
     assert_eq!(refused.error_code, LEADER_NOT_AVAILABLE, "retriable");

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a vector is answered with: any of some codes, 0 for stored.
-const VECTORS: [(&str, &[i16]); 20] = [
+pub(crate) const VECTORS: [(&str, &[i16]); 20] = [
     ("V01", &[0]),
     ("V02", &[0]),
     ("V03", &[0]),
@@ -35,7 +35,8 @@ const VECTORS: [(&str, &[i16]); 20] = [
     ("V20", &[0]),
 ];
 
-fn vectors() -> BTreeMap<String, Bytes> {
+/// The vectors' bytes, by name.
+pub(crate) fn vectors() -> BTreeMap<String, Bytes> {
     let text =
         std::fs::read_to_string(repository().join("log/tests/vectors/golden.txt")).expect("the vectors are there");
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex");
@@ -47,7 +48,7 @@ fn vectors() -> BTreeMap<String, Bytes> {
 }
 
 /// The batch but for what the broker places: base offset and leader epoch.
-fn unplaced(batch: &[u8]) -> Vec<u8> {
+pub(crate) fn unplaced(batch: &[u8]) -> Vec<u8> {
     [&batch[8..12], &batch[16..]].concat()
 }
 

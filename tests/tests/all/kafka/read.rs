@@ -2,6 +2,9 @@
 
 use super::wire::{Connection, Served, bases, batch, batches, fetch, name};
 use kafka_protocol::messages as kafka;
+use millpond_tests::broker::{TestBroker, config};
+use object_store::memory::InMemory;
+use std::sync::Arc;
 
 /// A fetch as each version names the topic.
 async fn fetch_in(
@@ -116,6 +119,37 @@ async fn a_long_poll_ends_with_the_first_record() {
     let (answer, produced) = tokio::join!(reader.call(12, &waits), writer.produce("t", 0, batch(&[1], b"v")));
     assert_eq!(produced.error_code, 0);
     assert_eq!(bases(&answer.responses[0].partitions[0]), [0]);
+}
+
+/// The vectors V10 to V13 claim in their header that their newest record is as old as their first: the records know better.
+/// In the tail, in the tail after a restart, in object storage, and after a restart there.
+#[tokio::test]
+async fn a_header_that_lies_about_its_newest_record_hides_no_record() {
+    const BASE: i64 = 1_700_000_000_000;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let objects = Arc::new(InMemory::new());
+    let vectors = super::produce::vectors();
+    let names = ["V10", "V11", "V12", "V13"];
+    for (phase, tiered) in [("new", false), ("after a restart", false), ("tiered", true), ("restarted", true)] {
+        let broker = TestBroker::start(config(dir.path()), objects.clone()).await;
+        let mut connection = Connection::to(broker.kafka()).await;
+        for vector in names {
+            if phase == "new" {
+                connection.create(vector, 1, &[]).await;
+                assert_eq!(connection.produce(vector, 0, vectors[vector].clone()).await.error_code, 0);
+            }
+            if tiered {
+                let client = millpond_sdk::Client::connect(broker.grpc()).await.expect("the broker is up");
+                millpond_sdk::Admin::new(&client).flush_topic(vector).await.expect("memory takes it");
+            }
+            for (time, found) in [(0, (0, 0, BASE)), (1, (0, 1, BASE + 1)), (2, (0, 2, BASE + 2)), (3, (0, -1, -1))] {
+                let answer = offset_of(&mut connection, 7, vector, BASE + time).await;
+                assert_eq!(answer, found, "{vector} {phase}, {time} ms after its first record");
+            }
+            assert_eq!(offset_of(&mut connection, 7, vector, -3).await, (0, 2, BASE + 2), "{vector} {phase}");
+        }
+        broker.stop().await;
+    }
 }
 
 async fn offset_of(connection: &mut Connection, version: i16, topic: &str, timestamp: i64) -> (i16, i64, i64) {

@@ -14,39 +14,39 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// A broker and the folder it lives in.
-pub(super) struct Served {
-    pub(super) broker: TestBroker,
+pub(crate) struct Served {
+    pub(crate) broker: TestBroker,
     _dir: TempDir,
 }
 
 impl Served {
-    pub(super) async fn start() -> Served {
+    pub(crate) async fn start() -> Served {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let broker = TestBroker::start(config(dir.path()), Arc::new(InMemory::new())).await;
         Served { broker, _dir: dir }
     }
 
-    pub(super) async fn connect(&self) -> Connection {
-        Connection::open(self.broker.kafka()).await
+    pub(crate) async fn connect(&self) -> Connection {
+        Connection::to(self.broker.kafka()).await
     }
 }
 
 /// A client's end of a connection.
-pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
     next: i32,
 }
 
-pub(super) fn text(text: &str) -> StrBytes {
+pub(crate) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-pub(super) fn name(name: &str) -> kafka::TopicName {
+pub(crate) fn name(name: &str) -> kafka::TopicName {
     text(name).into()
 }
 
 /// A request's frame, length in front.
-pub(super) fn frame<R: Request>(version: i16, correlation_id: i32, request: &R) -> Bytes {
+pub(crate) fn frame<R: Request>(version: i16, correlation_id: i32, request: &R) -> Bytes {
     let mut body = BytesMut::new();
     let header = kafka::RequestHeader::default()
         .with_request_api_key(R::KEY)
@@ -59,24 +59,23 @@ pub(super) fn frame<R: Request>(version: i16, correlation_id: i32, request: &R) 
 }
 
 /// Puts the length in front.
-pub(super) fn framed(body: &[u8]) -> Bytes {
+pub(crate) fn framed(body: &[u8]) -> Bytes {
     let size = i32::try_from(body.len()).expect("small");
     [&size.to_be_bytes(), body].concat().into()
 }
 
 impl Connection {
-    /// Connects to a Kafka door.
-    pub(super) async fn open(address: &str) -> Connection {
+    pub(crate) async fn to(address: &str) -> Connection {
         let stream = TcpStream::connect(address).await.expect("the Kafka door is open");
         Connection { stream, next: 1 }
     }
 
-    pub(super) async fn send(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("the broker reads");
     }
 
     /// The next frame without its length; `None` when the broker has closed the connection.
-    pub(super) async fn receive(&mut self) -> Option<Bytes> {
+    pub(crate) async fn receive(&mut self) -> Option<Bytes> {
         let size = self.stream.read_i32().await.ok()?;
         let mut frame = vec![0; usize::try_from(size).expect("a length")];
         self.stream.read_exact(&mut frame).await.expect("frames are whole");
@@ -84,7 +83,7 @@ impl Connection {
     }
 
     /// Sends a request and reads its answer, all of it.
-    pub(super) async fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
+    pub(crate) async fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
         let id = self.next;
         self.next += 1;
         self.send(&frame(version, id, request)).await;
@@ -97,7 +96,7 @@ impl Connection {
         read
     }
 
-    pub(super) async fn create(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
+    pub(crate) async fn create(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
         let configs = configs.iter().map(|&(name, value)| {
             kafka::create_topics_request::CreatableTopicConfig::default()
                 .with_name(text(name))
@@ -114,22 +113,22 @@ impl Connection {
     }
 
     /// Produces with acks=all in version 9.
-    pub(super) async fn produce(&mut self, topic: &str, partition: i32, records: Bytes) -> Landed {
+    pub(crate) async fn produce(&mut self, topic: &str, partition: i32, records: Bytes) -> Landed {
         let request = produce(-1, topic, &[(partition, records)]);
         self.call(9, &request).await.responses[0].partition_responses[0].clone()
     }
 
     /// Fetches one partition in version 12, waiting for nothing.
-    pub(super) async fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> Fetched {
+    pub(crate) async fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> Fetched {
         let request = fetch(topic, &[(partition, offset)], 1 << 20, 1 << 20);
         self.call(12, &request).await.responses[0].partitions[0].clone()
     }
 }
 
-pub(super) type Landed = kafka::produce_response::PartitionProduceResponse;
-pub(super) type Fetched = kafka::fetch_response::PartitionData;
+pub(crate) type Landed = kafka::produce_response::PartitionProduceResponse;
+pub(crate) type Fetched = kafka::fetch_response::PartitionData;
 
-pub(super) fn produce(acks: i16, topic: &str, partitions: &[(i32, Bytes)]) -> kafka::ProduceRequest {
+pub(crate) fn produce(acks: i16, topic: &str, partitions: &[(i32, Bytes)]) -> kafka::ProduceRequest {
     let data = partitions.iter().map(|(index, records)| {
         kafka::produce_request::PartitionProduceData::default().with_index(*index).with_records(Some(records.clone()))
     });
@@ -139,7 +138,7 @@ pub(super) fn produce(acks: i16, topic: &str, partitions: &[(i32, Bytes)]) -> ka
 }
 
 /// A fetch by name, for versions up to 12.
-pub(super) fn fetch(
+pub(crate) fn fetch(
     topic: &str,
     partitions: &[(i32, i64)],
     bytes_max: i32,
@@ -157,12 +156,12 @@ pub(super) fn fetch(
 }
 
 /// A batch with one record for each timestamp.
-pub(super) fn batch(timestamps: &[i64], value: &[u8]) -> Bytes {
+pub(crate) fn batch(timestamps: &[i64], value: &[u8]) -> Bytes {
     bytes_of(&build(BatchBuilder::new(Codec::None), timestamps, value))
 }
 
 /// The same, of an idempotent producer.
-pub(super) fn idempotent(stamp: ProducerStamp, timestamps: &[i64]) -> Bytes {
+pub(crate) fn idempotent(stamp: ProducerStamp, timestamps: &[i64]) -> Bytes {
     bytes_of(&build(BatchBuilder::new(Codec::None).producer(stamp), timestamps, b"v"))
 }
 
@@ -173,18 +172,18 @@ fn build(mut builder: BatchBuilder, timestamps: &[i64], value: &[u8]) -> Batch {
     builder.build()
 }
 
-pub(super) fn bytes_of(batch: &Batch) -> Bytes {
+pub(crate) fn bytes_of(batch: &Batch) -> Bytes {
     let mut bytes = Vec::new();
     batch.put(&mut bytes);
     bytes.into()
 }
 
 /// First offset of each batch in an answer.
-pub(super) fn bases(fetched: &Fetched) -> Vec<u64> {
+pub(crate) fn bases(fetched: &Fetched) -> Vec<u64> {
     batches(fetched).iter().map(|batch| batch.base_offset().0).collect()
 }
 
-pub(super) fn batches(fetched: &Fetched) -> Vec<Batch> {
+pub(crate) fn batches(fetched: &Fetched) -> Vec<Batch> {
     let mut records = fetched.records.clone().expect("records are never null");
     std::iter::from_fn(|| Batch::take(&mut records).expect("only whole batches are sent")).collect()
 }

@@ -38,8 +38,11 @@ fn answer(correlation_id: i32) -> Outcome {
 const LIMITS: Limits = Limits {
     frame_bytes_max: 1 << 20,
     requests_max: 8,
-    in_flight_bytes_max: 4 << 20,
+    share_bytes_max: 1 << 20,
+    answer_bytes_max: 4 << 20,
+    pace: Pace::DEFAULT,
     idle: Duration::from_secs(600),
+    stalled: Duration::from_secs(600),
     drain: Duration::from_secs(600),
 };
 
@@ -51,13 +54,17 @@ struct Client {
 }
 
 fn connect(limits: Limits) -> Client {
+    connect_to(limits, Budget::new(8 << 20, 8 << 20))
+}
+
+fn connect_to(limits: Limits, budget: Budget) -> Client {
     let (stream, server) = duplex(1 << 20);
     let (sender, begun) = mpsc::unbounded_channel();
     let stop = tokio_util::sync::CancellationToken::new();
     let stopped = stop.clone();
     let ended = tokio::spawn(async move {
         let (reader, writer) = tokio::io::split(server);
-        run(reader, writer, &Scripted(sender), limits, stopped.cancelled()).await
+        run(reader, writer, &Scripted(sender), limits, &budget, stopped.cancelled()).await
     });
     Client { stream, begun, ended, stop }
 }
@@ -155,7 +162,7 @@ async fn requests_under_way_are_bounded_in_number() {
 #[tokio::test]
 async fn requests_under_way_are_bounded_in_bytes_of_their_answers() {
     let mut client = connect(LIMITS);
-    let whole = i32::try_from(LIMITS.in_flight_bytes_max).expect("small");
+    let whole = i32::try_from(LIMITS.answer_bytes_max).expect("small");
     client.send(&[fetch(0, whole / 2), fetch(1, whole), metadata(2)].concat()).await;
     let (_, first) = client.begun().await;
     settle_down().await;
@@ -289,7 +296,8 @@ async fn a_silent_client_is_closed_unless_it_waits_for_us() {
 
 #[tokio::test]
 async fn a_client_that_stops_inside_a_frame_is_given_up() {
-    let mut client = connect(Limits { idle: Duration::from_millis(5), ..LIMITS });
+    let pace = Pace { grace: Duration::from_millis(5), ..Pace::DEFAULT };
+    let mut client = connect(Limits { pace, ..LIMITS });
     client.send(&metadata(1)[..9]).await;
     assert!(matches!(client.ended().await, End::Frame(FrameError::Cut)));
     let mut client = connect(LIMITS);
@@ -301,13 +309,62 @@ async fn a_client_that_stops_inside_a_frame_is_given_up() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers_is_given_up() {
-    let mut client = connect(Limits { idle: Duration::from_millis(5), ..LIMITS });
+    let quick = Duration::from_millis(5);
+    let mut client = connect(Limits { idle: quick, stalled: quick, ..LIMITS });
     client.send(&metadata(1)).await;
     let (_, settle) = client.begun().await;
     let mut large = frame(1);
     large.append(part(2 << 20));
     settle.send(Outcome::Answer(large)).ok().expect("is waited for");
     assert!(matches!(client.ended().await, End::Stalled));
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_given_up_early_only_while_memory_for_answers_is_short() {
+    let quick = Duration::from_millis(5);
+    let budget = Budget::new(8 << 20, 8 << 20);
+    let mut client = connect_to(Limits { stalled: quick, ..LIMITS }, budget.clone());
+    client.send(&metadata(1)).await;
+    let (_, settle) = client.begun().await;
+    let mut large = frame(1).holding(budget.answers.take(2 << 20).await);
+    large.append(part(2 << 20));
+    settle.send(Outcome::Answer(large)).ok().expect("is waited for");
+    let mut clock = tokio::time::interval(quick);
+    for _ in 0..20 {
+        clock.tick().await;
+    }
+    assert!(!client.ended.is_finished(), "nobody needs the memory");
+    assert_eq!(budget.answers.held(), 2 << 20);
+    let _others = budget.answers.take(6 << 20).await;
+    assert!(matches!((&mut client.ended).await.expect("no panic"), End::Stalled));
+    assert_eq!(budget.answers.held(), 6 << 20, "what it kept is given back");
+}
+
+#[tokio::test]
+async fn frames_take_memory_as_they_arrive_and_keep_it_until_they_are_answered() {
+    let budget = Budget::new(8 << 20, 8 << 20);
+    let mut client = connect_to(LIMITS, budget.clone());
+    client.send(&(1i32 << 20).to_be_bytes()).await;
+    settle_down().await;
+    assert_eq!(budget.requests_held(), 8 << 10, "a claim takes next to nothing");
+    drop(client);
+    settle_down().await;
+    assert_eq!(budget.requests_held(), 0);
+    let mut client = connect_to(LIMITS, budget.clone());
+    // Produce 3 without topics: its bytes are held once, those of a request of names for their decoded form too.
+    client.send(&request(0, 3, 1, b"\xff\xff\0\0\0\0\0\0\0\0\0\0")).await;
+    let (_, settle) = client.begun().await;
+    assert_eq!(budget.requests_held(), 22);
+    client.send(&metadata(2)).await;
+    let (_, other) = client.begun().await;
+    assert_eq!(budget.requests_held(), 22 + 8 * 14);
+    other.send(answer(2)).ok().expect("is waited for");
+    settle_down().await;
+    assert_eq!(budget.requests_held(), 22 + 8 * 14, "the second waits for its turn");
+    settle.send(answer(1)).ok().expect("is waited for");
+    assert_eq!([client.answered().await, client.answered().await], [Some(1), Some(2)]);
+    settle_down().await;
+    assert_eq!(budget.requests_held(), 0);
 }
 
 #[tokio::test]

@@ -1,0 +1,194 @@
+//! Changes of manifests, from the decision to everyone's hearing of it, and the moves of log starts (rules T6, K5, C1, T8).
+
+use super::commit::{CommitError, Committed};
+use super::{Partition, Tierer};
+use crate::api::ApiError;
+use crate::clock;
+use crate::partitions::shard::ShardMsg;
+use crate::refusals::{not_leader, storage_error};
+use crate::tiered::Tiered;
+use crate::wal::Wal;
+use millpond_core::tiering::{Change, Settled, TailBatch, TailSummary, may_retire, tail_retention_start};
+use millpond_core::topic_config::millis;
+use millpond_log::manifest::{ManifestRoot, ManifestView, Retention};
+use millpond_log::producers::ProducerTable;
+use millpond_log::{ErrorCode, Offset, PartitionId, TimestampMs};
+use std::sync::Arc;
+
+impl Tierer {
+    /// Commits changes and tells the shards. Each partition's failure is its own; what all share comes back as the error.
+    pub(super) async fn apply(&mut self, mut changes: Vec<Change>) -> Result<(), CommitError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.committer.put_rolled(&self.uploader, &mut changes).await;
+        let Committed { outcomes, failure } = self.committer.commit(&changes, &self.metrics).await;
+        let now_ms = self.now_ms();
+        for (change, outcome) in changes.into_iter().zip(outcomes) {
+            let Some(led) = self.state.partitions.get_mut(&change.partition) else { continue };
+            let tiered = change.producers.is_some();
+            let partition = change.partition;
+            match led.tiering.settled(change, outcome, now_ms, rand::random()) {
+                Settled::Announce(root) => {
+                    if tiered {
+                        self.metrics.segments_committed.inc();
+                    }
+                    announce(led, root).await;
+                }
+                Settled::Again => {
+                    tracing::info!(%partition, ?outcome, "a manifest was not changed; it is looked at again")
+                }
+                Settled::Open => tracing::warn!(%partition, "a manifest's change is not settled yet; it is sent again"),
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Sends again what is not settled (rule K5), and reads again the roots that moved (rule T8).
+    pub(super) async fn settle_open(&mut self) {
+        let now_ms = self.now_ms();
+        let partitions = &mut self.state.partitions;
+        let open: Vec<Change> = partitions.values_mut().filter_map(|led| led.tiering.unsettled(now_ms)).collect();
+        let stale: Vec<PartitionId> =
+            partitions.iter().filter(|(_, led)| led.tiering.wants_root(now_ms)).map(|(id, _)| *id).collect();
+        if let Err(error) = self.apply(open).await {
+            tracing::warn!(reason = storage_error(&error).message, "manifests are still not settled");
+        }
+        for partition in stale {
+            if let Err(error) = self.reread(partition).await {
+                tracing::warn!(%partition, reason = storage_error(&error).message, "a manifest could not be read again");
+            }
+        }
+    }
+
+    async fn reread(&mut self, partition: PartitionId) -> Result<(), CommitError> {
+        let read = self.committer.root(partition).await?;
+        let (root, base) = read.unwrap_or_else(|| (ManifestRoot::new(partition), 0));
+        let Some(led) = self.state.partitions.get_mut(&partition) else { return Ok(()) };
+        let producers = match root.newest().filter(|_| root.tiered_end != led.tiering.root().tiered_end) {
+            None => ProducerTable::default(),
+            Some(newest) => {
+                let snapshot = self.tiered.producers(partition, newest).await.map_err(CommitError::Manifest)?;
+                ProducerTable::decode(&snapshot).map_err(CommitError::Producers)?
+            }
+        };
+        if let Some(root) = led.tiering.reread(root, base, || producers) {
+            announce(led, root).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn apply_retention(&mut self) {
+        let (now, now_ms) = (clock::wall(), self.now_ms());
+        let due: Vec<PartitionId> = self
+            .state
+            .partitions
+            .iter()
+            .filter(|(id, led)| self.may_retire(**id, led, now, now_ms))
+            .map(|(id, _)| *id)
+            .collect();
+        for partition in due {
+            let led = &self.state.partitions[&partition];
+            // A manifest that cannot be read now is read at the next look.
+            let Some(start) = retention_start(&self.tiered, &self.wal, partition, led, now).await else { continue };
+            if start > led.tiering.root().log_start
+                && let Err(error) = self.move_log_start(partition, start).await
+            {
+                tracing::warn!(%partition, reason = storage_error(&error).message, "retention could not be applied; it is tried again");
+                return;
+            }
+        }
+    }
+
+    fn may_retire(&self, partition: PartitionId, led: &Partition, now: TimestampMs, now_ms: u64) -> bool {
+        let retention = retention(led);
+        if retention.age_ms_max.is_none() && retention.size_max.is_none() || !led.tiering.may_advance(now_ms) {
+            return false;
+        }
+        let root = led.tiering.root();
+        let hw = led.view.borrow().visible.hw;
+        let tail: Option<TailSummary> = self.wal.summary(partition, root.tiered_end, hw, 0);
+        may_retire(root, retention, now, tail, self.wal.partition_bytes(partition))
+    }
+
+    pub(super) async fn delete_records(
+        &mut self,
+        partition: PartitionId,
+        before: Option<Offset>,
+    ) -> Result<Offset, ApiError> {
+        let led = self.state.partitions.get(&partition).ok_or_else(not_leader)?;
+        if led.tiering.office().is_none() {
+            return Err(not_leader());
+        }
+        let hw = led.view.borrow().visible.hw;
+        let to = before.unwrap_or(hw);
+        if to > hw {
+            let message = format!("offset {to} is beyond the high watermark {hw}");
+            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+        }
+        if to <= led.tiering.root().log_start {
+            return Ok(led.tiering.root().log_start);
+        }
+        self.move_log_start(partition, to).await.map_err(|error| storage_error(&error))?;
+        let led = self.state.partitions.get(&partition).ok_or_else(not_leader)?;
+        match led.tiering.root().log_start {
+            start if start >= to => Ok(start),
+            _ => Err(ApiError::new(ErrorCode::KafkaStorageError, "it is not known whether the log start moved; retry")),
+        }
+    }
+
+    /// Durable metadata first, deletion later (rule C1, case C7).
+    async fn move_log_start(&mut self, partition: PartitionId, to: Offset) -> Result<(), CommitError> {
+        let now_ms = self.now_ms();
+        let led = &self.state.partitions[&partition];
+        if !led.tiering.may_advance(now_ms) {
+            return Err(CommitError::Busy);
+        }
+        let mut view = ManifestView::new(ManifestRoot::clone(led.tiering.root()));
+        let dropped = self.tiered.ask(&mut view, |view| view.dropped_by(to)).await.map_err(CommitError::Manifest)?;
+        let led = self.state.partitions.get_mut(&partition).expect("only this task takes partitions away");
+        let change = led.tiering.advance(to, &dropped);
+        self.apply(vec![change]).await
+    }
+}
+
+fn retention(led: &Partition) -> Retention {
+    if !led.config.cleanup_policy.delete {
+        return Retention { age_ms_max: None, size_max: None };
+    }
+    Retention { age_ms_max: led.config.retention.map(millis), size_max: led.config.retention_bytes }
+}
+
+/// Where the log may start by its retention settings. `None` where the manifest cannot be read now.
+async fn retention_start(
+    tiered: &Tiered,
+    wal: &Wal,
+    partition: PartitionId,
+    led: &Partition,
+    now: TimestampMs,
+) -> Option<Offset> {
+    let retention = retention(led);
+    let root = led.tiering.root();
+    let tail_bytes = wal.partition_bytes(partition);
+    let mut view = ManifestView::new(ManifestRoot::clone(root));
+    let start = tiered.ask(&mut view, |view| view.retention_start(retention, now, tail_bytes)).await.ok()?;
+    if start < root.tiered_end {
+        return Some(start);
+    }
+    let hw = led.view.borrow().visible.hw;
+    let entries = wal.entries(partition, root.tiered_end, hw);
+    let batches: Vec<TailBatch> = entries
+        .iter()
+        .map(|entry| TailBatch { end: entry.end, size: entry.size.into(), append_time: entry.append_time })
+        .collect();
+    Some(tail_retention_start(&batches, start, hw, retention, now))
+}
+
+/// Tells the shard of a root that was seen as committed (rule T6), and waits until readers see it: whoever is told that it is
+/// done has to see it done.
+async fn announce(led: &mut Partition, root: Arc<ManifestRoot>) {
+    let (partition, seq) = (root.partition, root.seq);
+    // The shard is gone only when the broker ends.
+    let _ = led.shard.send(ShardMsg::Manifest { partition, root });
+    let _ = led.view.wait_for(|view| view.manifest.seq >= seq).await;
+}

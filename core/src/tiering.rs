@@ -1,0 +1,356 @@
+//! What a leader does about the manifest of one partition: which tail goes up, what is committed, when it counts, what comes
+//! after a failure (rules T1, T5, T6, T8, C1, C3, K5, K8).
+//!
+//! Pure: it reads no WAL, puts no object and runs no transaction. The driver does, and says how each ended. Whatever is under
+//! way for a partition is here, so that flush, retention and delete-records cannot overlap (rule C3).
+
+mod backoff;
+mod retention;
+
+pub use backoff::Backoff;
+pub use retention::{TailBatch, may_retire, tail_retention_start};
+
+use crate::flush::{FlushRule, Tail};
+use crate::replica::Visible;
+use millpond_log::manifest::{Dropped, ManifestRoot, SegmentEntry};
+use millpond_log::object_key::{GcEpoch, ObjectKey};
+use millpond_log::producers::ProducerTable;
+use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
+use std::sync::Arc;
+
+/// The safety rules of tiering that can be taken away, to see that the simulator misses them. A broker has all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierRules {
+    /// T1: only what is committed goes up.
+    pub committed_only: bool,
+    /// T6: nobody hears of a manifest before its commit was seen.
+    pub commit_before_trim: bool,
+    /// G1, G2: only objects too old to be committed are collected.
+    pub collect_by_epoch: bool,
+}
+
+impl TierRules {
+    /// As a broker runs.
+    pub const ALL: TierRules = TierRules { committed_only: true, commit_before_trim: true, collect_by_epoch: true };
+}
+
+/// What the WAL holds of a partition from its tiered end on, in brief.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailSummary {
+    /// End of the last whole batch that was asked for and fits the bytes asked for.
+    pub end: Offset,
+    /// Bytes of batches up to there.
+    pub bytes: u64,
+    /// Append time of the first.
+    pub oldest: TimestampMs,
+    /// More follow below the bound: the bytes asked for are full.
+    pub more: bool,
+}
+
+/// What a topic's settings say about its uploads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierSettings {
+    /// Most bytes of one segment, and when a tail is due.
+    pub rule: FlushRule,
+    /// Which segments may share an object.
+    pub retention_ms: i64,
+}
+
+/// A change of one manifest (rule T5), decided on the root that stands at `base` in the metadata store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The epoch it is led in.
+    pub epoch: LeaderEpoch,
+    /// Revision of the root it was decided on; 0 for none.
+    pub base: u64,
+    /// The new root.
+    pub root: ManifestRoot,
+    /// Lowest gc epoch in the names of the objects it adds (rule G1).
+    pub objects_gc_epoch: Option<GcEpoch>,
+    /// Objects that the new root no longer names (rule G2).
+    pub dropped: Vec<ObjectKey>,
+    /// Producer state at the new tiered end, where it moves (rule T4).
+    pub producers: Option<ProducerTable>,
+    /// It was sent before, and may have happened: it must not be altered any more (rule K5).
+    pub sent: bool,
+}
+
+/// How a change ended, as far as the driver knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It holds; this is its revision.
+    Committed(u64),
+    /// It did not happen and will not: another leads, or the session is gone.
+    Fenced,
+    /// It did not happen and will not: the objects are too old (rule G1).
+    Expired,
+    /// It did not happen and will not: the root is not the one it was decided on.
+    Conflict,
+    /// It may have happened, or may yet (rule K5).
+    Unknown,
+    /// It was not sent, this time or ever.
+    Unsent,
+}
+
+/// What a settled change means for everyone else.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settled {
+    /// The shard may hear of this root: it was seen as committed (rule T6).
+    Announce(Arc<ManifestRoot>),
+    /// Nothing came of it; what was uploaded is an orphan. It is planned again after the back-off.
+    Again,
+    /// Not known: `unsettled` has it until it is.
+    Open,
+}
+
+/// Where a partition stands.
+#[derive(Clone, Debug)]
+enum Step {
+    Idle,
+    /// An object with its tail is on its way up, begun in this epoch.
+    Uploading(LeaderEpoch),
+    /// A change was handed to the driver.
+    Committing,
+    /// A change whose outcome is unknown: the very same is sent again (rule K5).
+    Unsettled(Box<Change>),
+    /// The root has to be read again (rule T8).
+    Stale,
+}
+
+/// One partition, as its leader tiers it.
+#[derive(Clone, Debug)]
+pub struct Tiering {
+    partition: PartitionId,
+    rules: TierRules,
+    office: Option<LeaderEpoch>,
+    settings: TierSettings,
+    root: Arc<ManifestRoot>,
+    base: u64,
+    producers: ProducerTable,
+    step: Step,
+    backoff: Backoff,
+}
+
+impl Tiering {
+    /// A partition that nobody leads yet. `root` stands at revision `base` in the metadata store; `producers` is the state of
+    /// its producers at the tiered end.
+    #[must_use]
+    pub fn new(
+        root: Arc<ManifestRoot>,
+        base: u64,
+        producers: ProducerTable,
+        settings: TierSettings,
+        rules: TierRules,
+    ) -> Tiering {
+        let (step, backoff) = (Step::Idle, Backoff::default());
+        Tiering { partition: root.partition, rules, office: None, settings, root, base, producers, step, backoff }
+    }
+
+    /// The manifest as last seen committed.
+    #[must_use]
+    pub fn root(&self) -> &Arc<ManifestRoot> {
+        &self.root
+    }
+
+    /// Producer state at the tiered end.
+    #[must_use]
+    pub fn producers(&self) -> &ProducerTable {
+        &self.producers
+    }
+
+    /// The epoch it is led in, if it is (rule T5): as the office was taken, not as a view may still say.
+    #[must_use]
+    pub fn office(&self) -> Option<LeaderEpoch> {
+        self.office
+    }
+
+    /// The office was taken, in `epoch`.
+    pub fn lead(&mut self, epoch: LeaderEpoch) {
+        self.office = Some(epoch);
+        self.backoff = Backoff::default();
+        if matches!(self.step, Step::Unsettled(_)) {
+            // It was sent in another epoch: it may have happened before, and cannot happen from now on.
+            self.step = Step::Stale;
+        }
+    }
+
+    /// The office was lost. What is under way will be fenced.
+    pub fn resign(&mut self) {
+        self.office = None;
+    }
+
+    /// The topic's settings changed.
+    pub fn configure(&mut self, settings: TierSettings) {
+        self.settings = settings;
+    }
+
+    /// The tail that may go up next: committed (rule T1), of this office's epoch, and nothing else under way.
+    ///
+    /// `summary` tells what the WAL holds between two offsets, within so many bytes; `now_ms` is a clock that only goes forward.
+    pub fn tail(
+        &self,
+        now_ms: u64,
+        visible: &Visible,
+        summary: impl FnOnce(Offset, Offset, u64) -> Option<TailSummary>,
+    ) -> Option<Tail> {
+        let end = if self.rules.committed_only { visible.lso } else { visible.end };
+        let tiered_end = self.root.tiered_end;
+        let may = visible.leads
+            && self.office == Some(visible.epoch)
+            && end > tiered_end
+            && matches!(self.step, Step::Idle)
+            && self.backoff.over(now_ms);
+        if !may {
+            return None;
+        }
+        let TierSettings { rule, retention_ms } = self.settings;
+        let TailSummary { end, bytes, oldest, more } = summary(tiered_end, end, rule.bytes)?;
+        // A full segment is due, however its size falls short of the setting by a part of a batch.
+        let rule = FlushRule { bytes: if more { bytes } else { rule.bytes }, ..rule };
+        Some(Tail { partition: self.partition, tiered_end, lso: end, bytes, oldest, rule, retention_ms })
+    }
+
+    /// Its tail is on its way up from now on. Returns the epoch to write it under.
+    ///
+    /// Panics if `tail` did not offer it.
+    pub fn begin_upload(&mut self) -> LeaderEpoch {
+        assert!(matches!(self.step, Step::Idle), "rule C3: one change of a manifest at a time");
+        let epoch = self.office.expect("only a leader has a tail to upload");
+        self.step = Step::Uploading(epoch);
+        epoch
+    }
+
+    /// The upload failed. `blamed`: by this partition, not by the object store or by a neighbour in the bundle.
+    pub fn upload_failed(&mut self, now_ms: u64, blamed: bool, jitter: f64) {
+        self.step = Step::Idle;
+        if blamed {
+            self.backoff.fail(now_ms, jitter);
+        }
+    }
+
+    /// Its segment is in the bucket, surely and rightly (rules T2, T3). The change that commits it; `None` if the office has
+    /// changed hands meanwhile: then it is an orphan.
+    pub fn uploaded(&mut self, entry: SegmentEntry, producers: ProducerTable) -> Option<Change> {
+        let Step::Uploading(epoch) = std::mem::replace(&mut self.step, Step::Idle) else { return None };
+        if self.office != Some(epoch) || entry.base != self.root.tiered_end {
+            return None;
+        }
+        self.step = Step::Committing;
+        Some(Change {
+            partition: self.partition,
+            epoch,
+            base: self.base,
+            objects_gc_epoch: Some(entry.object.gc_epoch()),
+            root: self.root.append(entry, epoch),
+            dropped: Vec::new(),
+            producers: Some(producers),
+            sent: false,
+        })
+    }
+
+    /// Whether the log start may be moved now.
+    #[must_use]
+    pub fn may_advance(&self, now_ms: u64) -> bool {
+        self.office.is_some() && matches!(self.step, Step::Idle) && self.backoff.over(now_ms)
+    }
+
+    /// The change that moves the log start (rule C1). `dropped` is what the manifest says leaves it. A bundle that loses a segment may
+    /// hold others': only the collector, which reads all manifests, deletes it.
+    ///
+    /// Panics unless `may_advance`.
+    pub fn advance(&mut self, to: Offset, dropped: &Dropped) -> Change {
+        assert!(matches!(self.step, Step::Idle), "rule C3: one change of a manifest at a time");
+        let epoch = self.office.expect("only a leader moves the log start");
+        let segments = dropped.segments.iter().map(|entry| entry.object);
+        let manifests = dropped.manifests.iter().map(|rolled| rolled.object);
+        let alone = |object: &ObjectKey| !matches!(object, ObjectKey::Bundle(_));
+        self.step = Step::Committing;
+        Change {
+            partition: self.partition,
+            epoch,
+            base: self.base,
+            objects_gc_epoch: None,
+            root: self.root.advance_log_start(to, epoch),
+            dropped: segments.chain(manifests).filter(alone).collect(),
+            producers: None,
+            sent: false,
+        }
+    }
+
+    /// How a change ended (rules K5, T6).
+    pub fn settled(&mut self, change: Change, outcome: Outcome, now_ms: u64, jitter: f64) -> Settled {
+        let committed = match outcome {
+            Outcome::Committed(revision) => Some(revision),
+            Outcome::Unknown if !self.rules.commit_before_trim => Some(self.base),
+            _ => None,
+        };
+        if let Some(revision) = committed {
+            self.step = Step::Idle;
+            self.backoff = Backoff::default();
+            self.base = revision;
+            self.root = Arc::new(change.root);
+            if let Some(producers) = change.producers {
+                self.producers = producers;
+            }
+            return Settled::Announce(Arc::clone(&self.root));
+        }
+        self.backoff.fail(now_ms, jitter);
+        match outcome {
+            Outcome::Unknown if self.office == Some(change.epoch) => {
+                self.step = Step::Unsettled(Box::new(Change { sent: true, ..change }));
+                Settled::Open
+            }
+            // Whether it happened in an office that is over is read off the root.
+            Outcome::Unknown | Outcome::Fenced | Outcome::Conflict => {
+                self.step = Step::Stale;
+                Settled::Again
+            }
+            Outcome::Expired | Outcome::Unsent => {
+                self.step = Step::Idle;
+                Settled::Again
+            }
+            Outcome::Committed(_) => unreachable!("settled above"),
+        }
+    }
+
+    /// A change of unknown outcome that is to be sent again now, the very same (rule K5).
+    pub fn unsettled(&mut self, now_ms: u64) -> Option<Change> {
+        if !self.backoff.over(now_ms) || !matches!(self.step, Step::Unsettled(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.step, Step::Committing) {
+            Step::Unsettled(change) => Some(*change),
+            _ => unreachable!("matched above"),
+        }
+    }
+
+    /// Whether the root is to be read again now, from the metadata store (rule T8).
+    #[must_use]
+    pub fn wants_root(&self, now_ms: u64) -> bool {
+        matches!(self.step, Step::Stale) && self.office.is_some() && self.backoff.over(now_ms)
+    }
+
+    /// The root as read again, with the producer state at its tiered end; the shard hears of it if it is news.
+    pub fn reread(
+        &mut self,
+        root: ManifestRoot,
+        base: u64,
+        producers: impl FnOnce() -> ProducerTable,
+    ) -> Option<Arc<ManifestRoot>> {
+        self.step = Step::Idle;
+        self.base = base;
+        if root.seq <= self.root.seq {
+            return None;
+        }
+        if root.tiered_end != self.root.tiered_end {
+            self.producers = producers();
+        }
+        self.root = Arc::new(root);
+        Some(Arc::clone(&self.root))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Keeps leases alive on a connection of their own (rule Z4): one stream for each lease, replaced when it stalls.
+
+use super::failure::{Failure, classify};
+use super::link::{Link, Links};
+use super::problem::Problem;
+use super::{convert, unanswered};
+use crate::kv::{KvError, LeaseId};
+use etcd_client::{Error, LeaseKeepAliveStream, LeaseKeeper};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long the first answer may take, before the TTL is known: a third of the TTL of a broker's lease.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What etcd-client says of a lease that has ended; it has no variant for it.
+const ENDED: &str = "lease not found";
+
+struct Stream {
+    link: Link,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
+
+/// A lease that was kept alive before.
+struct Held {
+    ttl: Duration,
+    /// Taken out while a question is under way: a dropped call leaves no answer behind that the next one would take for its own.
+    stream: Option<Stream>,
+}
+
+pub(super) struct KeepAlives {
+    links: Links,
+    held: Mutex<BTreeMap<LeaseId, Held>>,
+}
+
+impl KeepAlives {
+    pub(super) fn new(links: Links) -> KeepAlives {
+        KeepAlives { links, held: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a lease that nobody keeps any more.
+    pub(super) fn forget(&self, lease: LeaseId) {
+        self.held().remove(&lease);
+    }
+
+    /// Renews the lease; `None` is etcd's own word that it has ended (rule B3). Silence is not.
+    pub(super) async fn renew(&self, lease: LeaseId) -> Result<Option<Duration>, KvError> {
+        let (patience, stream) = match self.held().get_mut(&lease) {
+            Some(held) => (held.ttl / 3, held.stream.take()),
+            None => (FIRST_PATIENCE, None),
+        };
+        let link = stream.as_ref().map(|stream| stream.link.clone());
+        match tokio::time::timeout(patience, self.ask(lease, stream)).await {
+            Ok(Ok(Some((ttl, stream)))) => {
+                self.held().insert(lease, Held { ttl, stream: Some(stream) });
+                Ok(Some(ttl))
+            }
+            Ok(Ok(None)) => {
+                self.forget(lease);
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                // A connection that was being made has moved on to the next member by itself.
+                if let Some(link) = link {
+                    self.links.lost(&link);
+                }
+                Err(KvError::Unknown(unanswered(patience)))
+            }
+        }
+    }
+
+    async fn ask(&self, lease: LeaseId, stream: Option<Stream>) -> Result<Option<(Duration, Stream)>, KvError> {
+        let mut stream = match stream {
+            Some(stream) => stream,
+            None => match self.open(lease).await? {
+                Some(stream) => stream,
+                None => return Ok(None),
+            },
+        };
+        let asked = stream.keeper.keep_alive().await;
+        let answer = match asked {
+            Ok(()) => stream.answers.message().await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(Some(answer)) => match u64::try_from(answer.ttl()) {
+                Ok(seconds) if seconds > 0 => Ok(Some((Duration::from_secs(seconds), stream))),
+                _ => Ok(None),
+            },
+            Ok(None) => {
+                self.links.lost(&stream.link);
+                Err(KvError::Unknown("etcd closed the stream of keep-alives".to_owned()))
+            }
+            Err(error) => Err(self.failed(&stream.link, &error)),
+        }
+    }
+
+    /// Opens a stream; etcd-client asks once while it does so.
+    async fn open(&self, lease: LeaseId) -> Result<Option<Stream>, KvError> {
+        let link = self.links.link().await.map_err(|error| match error.problem {
+            Problem::Restored => KvError::Restored(error.to_string()),
+            _ => KvError::Unavailable(error.to_string()),
+        })?;
+        match link.lease.clone().keep_alive(convert::lease_id(lease)).await {
+            Ok((keeper, answers)) => Ok(Some(Stream { link, keeper, answers })),
+            Err(Error::LeaseKeepAliveError(said)) if said == ENDED => Ok(None),
+            Err(error) => Err(self.failed(&link, &error)),
+        }
+    }
+
+    fn failed(&self, link: &Link, error: &Error) -> KvError {
+        self.links.lost(link);
+        match classify(error) {
+            Failure::Refused(reason) | Failure::Unable(reason) | Failure::NotDone(reason) => {
+                KvError::Unavailable(reason)
+            }
+            Failure::Ambiguous(reason) => KvError::Unknown(reason),
+            Failure::LeaseNotFound | Failure::Compacted => KvError::Unknown(error.to_string()),
+        }
+    }
+}

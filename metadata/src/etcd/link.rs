@@ -1,0 +1,279 @@
+//! Connections to etcd: one at a time, to one member, and to the next one when that fails. A connection is handed out only
+//! after the member answered a linearizable read, so that what is sent on it has a leader and a quorum behind it.
+
+use super::convert;
+use super::failure::{Failure, classify, reason};
+use super::options::EtcdOptions;
+use super::problem::{ConnectError, Problem};
+use crate::kv::Position;
+use etcd_client::{
+    Certificate, Client, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, ResponseHeader, TlsOptions,
+    WatchClient,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Largest answer to a read: a page of values of 64 KiB (rule Z5), and what surrounds them.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Largest message of a watch: gRPC's own limit. etcd sends up to a thousand revisions at once to a watch that catches up.
+const WATCH_BYTES_MAX: usize = i32::MAX as usize;
+
+/// Pings on a connection that waits for an answer. etcd closes connections that ping more often than every 5 s.
+const PING_INTERVAL: Duration = Duration::from_secs(6);
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The first versions whose progress notices never overtake events (rule Z5).
+const PROGRESS_ORDERED: [(u32, u32, u32); 2] = [(3, 4, 25), (3, 5, 8)];
+
+/// What this process has seen of the store: its identity, and the greatest revision (rule K7).
+#[derive(Default)]
+pub(super) struct Seen(Mutex<Option<Position>>);
+
+impl Seen {
+    /// What was seen until now: no answer to what is asked from here on may fall behind it.
+    pub(super) fn get(&self) -> Option<Position> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of an answer to what was asked after `before` was seen.
+    ///
+    /// Every answer is looked at, since a connection that breaks is made anew below us, perhaps to a restored store.
+    pub(super) fn admit(&self, before: Option<Position>, header: &ResponseHeader) -> Result<Position, String> {
+        let revision = convert::unsigned(header.revision());
+        let position = Position { cluster: Some(header.cluster_id()), revision };
+        if let Some(reason) = gone_back(before, position) {
+            return Err(reason);
+        }
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = seen.get_or_insert(position);
+        seen.revision = seen.revision.max(revision);
+        Ok(position)
+    }
+}
+
+/// A connection that worked when it was handed out.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) kv: KvClient,
+    pub(super) lease: LeaseClient,
+    pub(super) watch: WatchClient,
+    /// Whether a progress notice of this member never overtakes events.
+    pub(super) progress_ordered: bool,
+    number: u64,
+}
+
+struct Current {
+    /// The endpoint to try next.
+    at: usize,
+    /// How many connections were made.
+    made: u64,
+    link: Option<Link>,
+}
+
+/// The connections of one kind of traffic.
+pub(super) struct Links {
+    options: Arc<EtcdOptions>,
+    seen: Arc<Seen>,
+    /// How long one member may take to answer.
+    attempt: Duration,
+    current: Mutex<Current>,
+    /// Held while a connection is made: others wait for it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Links {
+    pub(super) fn new(options: Arc<EtcdOptions>, seen: Arc<Seen>, attempt: Duration) -> Links {
+        let current = Mutex::new(Current { at: 0, made: 0, link: None });
+        Links { options, seen, attempt, current, connecting: tokio::sync::Mutex::new(()) }
+    }
+
+    /// How long one member may take to answer.
+    pub(super) fn attempt(&self) -> Duration {
+        self.attempt
+    }
+
+    /// What was seen of the store, by all connections.
+    pub(super) fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// A key that our user may read, for reads that ask for nothing but an answer.
+    pub(super) fn any_key(&self) -> String {
+        format!("{}/cluster", self.options.prefix.trim_end_matches('/'))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        // Every change is one assignment.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection in use, or a new one; tries every member once. Nothing of the caller's was sent if this fails.
+    ///
+    /// Cancel safe: the next call tries the next member.
+    pub(super) async fn link(&self) -> Result<Link, ConnectError> {
+        if let Some(link) = self.current().link.clone() {
+            return Ok(link);
+        }
+        let _guard = self.connecting.lock().await;
+        if let Some(link) = self.current().link.clone() {
+            return Ok(link);
+        }
+        let mut worst: Option<ConnectError> = None;
+        for _ in &self.options.endpoints {
+            let at = self.next_endpoint();
+            match self.connect(at).await {
+                Ok(link) => {
+                    let mut current = self.current();
+                    current.at = at;
+                    current.link = Some(link.clone());
+                    return Ok(link);
+                }
+                Err(error) => {
+                    if worst.as_ref().is_none_or(|worst| error.problem > worst.problem) {
+                        worst = Some(error);
+                    }
+                }
+            }
+        }
+        Err(worst.unwrap_or_else(|| ConnectError::new("", Problem::Unreachable, "no address was given")))
+    }
+
+    /// Stops using a connection that failed, for everyone; the next one is to the next member.
+    pub(super) fn lost(&self, lost: &Link) {
+        let mut current = self.current();
+        if current.link.as_ref().is_some_and(|link| link.number == lost.number) {
+            current.link = None;
+            current.at = (current.at + 1) % self.options.endpoints.len();
+        }
+    }
+
+    /// The endpoint to try now. The one after it is next, also for whoever comes after a call that was dropped.
+    fn next_endpoint(&self) -> usize {
+        let mut current = self.current();
+        let at = current.at;
+        current.at = (at + 1) % self.options.endpoints.len();
+        current.made += 1;
+        at
+    }
+
+    async fn connect(&self, at: usize) -> Result<Link, ConnectError> {
+        let endpoint = &self.options.endpoints[at];
+        let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error, &self.options);
+        let before = self.seen.get();
+        let answered = async {
+            let url = format!("{}://{endpoint}", if self.options.tls.is_some() { "https" } else { "http" });
+            let client = Client::connect([url], Some(self.connect_options())).await.map_err(|error| failed(&error))?;
+            let mut kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+            let answer = kv.get(self.any_key(), Some(GetOptions::new().with_count_only())).await;
+            let answer = answer.map_err(|error| failed(&error))?;
+            let header = answer
+                .header()
+                .ok_or_else(|| ConnectError::new(endpoint, Problem::NotEtcd, "it answered a read without a header"))?;
+            let restored = |reason: String| ConnectError::new(endpoint, Problem::Restored, &reason);
+            self.seen.admit(before, header).map_err(restored)?;
+            // Older servers keep their version from users without the root role; that is no reason to refuse them.
+            let version = client.maintenance_client().status().await.ok().and_then(|status| version(status.version()));
+            Ok((client, kv, version))
+        };
+        let answered = tokio::time::timeout(self.attempt, answered).await;
+        let silent = |_| ConnectError::new(endpoint, Problem::Silent, &format!("no answer within {:?}", self.attempt));
+        let (client, kv, version) = answered.map_err(silent)??;
+        if let Some(old) = version.filter(|version| !progress_ordered(*version)) {
+            tracing::warn!(%endpoint, version = ?old, "this etcd is too old to be relied on; upgrade it to 3.5.12 or later");
+        }
+        let watch = client.watch_client().max_decoding_message_size(WATCH_BYTES_MAX);
+        let progress_ordered = version.is_none_or(progress_ordered);
+        let number = self.current().made;
+        Ok(Link { kv, lease: client.lease_client(), watch, progress_ordered, number })
+    }
+
+    fn connect_options(&self) -> ConnectOptions {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(self.attempt)
+            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
+            .with_keep_alive_while_idle(false)
+            // A member cut off from its leader says so, instead of waiting with us.
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some(tls) = &self.options.tls {
+            let mut theirs = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca));
+            if let Some((certificate, key)) = &tls.identity {
+                theirs = theirs.identity(Identity::from_pem(certificate, key.reveal()));
+            }
+            options = options.with_tls(theirs);
+        }
+        if let Some(user) = &self.options.user {
+            options = options.with_user(&user.name, String::from_utf8_lossy(user.password.reveal()));
+        }
+        options
+    }
+}
+
+/// Why `now` cannot follow `seen` (rule K7). Both are of linearizable answers, the second asked for after the first came.
+fn gone_back(seen: Option<Position>, now: Position) -> Option<String> {
+    let seen = seen?;
+    if seen.cluster != now.cluster {
+        let hex = |id: Option<u64>| format!("{:x}", id.unwrap_or(0));
+        return Some(format!("it is cluster {}, not {}", hex(now.cluster), hex(seen.cluster)));
+    }
+    let behind = now.revision < seen.revision;
+    behind.then(|| format!("it stands at revision {}, and stood at {}", now.revision, seen.revision))
+}
+
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = text.split('.').map(|part| {
+        let digits = part.find(|c: char| !c.is_ascii_digit()).map_or(part, |end| &part[..end]);
+        digits.parse().ok()
+    });
+    Some((numbers.next()??, numbers.next()??, numbers.next()??))
+}
+
+fn progress_ordered(version: (u32, u32, u32)) -> bool {
+    let (major, minor, _) = version;
+    match PROGRESS_ORDERED.iter().find(|first| (first.0, first.1) == (major, minor)) {
+        Some(first) => version >= *first,
+        None => version > PROGRESS_ORDERED[1],
+    }
+}
+
+impl ConnectError {
+    fn of(endpoint: &str, error: &etcd_client::Error, options: &EtcdOptions) -> ConnectError {
+        let said = reason(error);
+        let problem = Problem::of(&said, options.tls.is_some());
+        let problem = match classify(error) {
+            Failure::NotDone(_) if problem == Problem::Unreachable => Problem::NoLeader,
+            _ => problem,
+        };
+        ConnectError::new(endpoint, problem, &said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::Revision;
+
+    #[test]
+    fn restored_store_is_told_by_identity_and_revision() {
+        let at = |cluster, revision| Position { cluster: Some(cluster), revision: Revision(revision) };
+        assert_eq!(gone_back(None, at(1, 5)), None);
+        assert_eq!(gone_back(Some(at(1, 5)), at(1, 5)), None);
+        assert_eq!(gone_back(Some(at(1, 5)), at(1, 9)), None);
+        assert!(gone_back(Some(at(1, 5)), at(1, 4)).is_some_and(|why| why.contains("revision 4")));
+        assert!(gone_back(Some(at(0xab, 5)), at(2, 9)).is_some_and(|why| why.contains("ab")));
+    }
+
+    #[test]
+    fn versions_are_told_apart() {
+        let ordered = |text: &str| version(text).map(progress_ordered);
+        assert_eq!(ordered("3.4.23"), Some(false));
+        assert_eq!(ordered("3.4.25"), Some(true));
+        assert_eq!(ordered("3.5.7"), Some(false));
+        assert_eq!(ordered("3.5.12"), Some(true));
+        assert_eq!(ordered("3.6.0-rc.1"), Some(true));
+        assert_eq!(ordered("4.0.0"), Some(true));
+        assert_eq!(ordered("3.3.10"), Some(false));
+        assert_eq!(ordered("unknown"), None);
+    }
+}

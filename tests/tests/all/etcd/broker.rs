@@ -1,0 +1,148 @@
+//! The real binary on a real etcd: produce, consume, kill and restart, through the death of etcd and past a restored one.
+
+use super::{VERSIONS, cluster};
+use millpond_tests::etcd::EtcdCluster;
+use millpond_tests::process::{BrokerProcess, binary};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// Arguments of a broker with its data under `dir`.
+fn arguments(cluster: &EtcdCluster, dir: &Path) -> Vec<String> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let pairs = [
+        ("--id", "3".to_owned()),
+        ("--cluster", "pond".to_owned()),
+        ("--metadata", cluster.url()),
+        ("--data-dir", at("data")),
+        ("--object-store", format!("file://{}", at("objects"))),
+        ("--wal-bytes", "256MiB".to_owned()),
+    ];
+    pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
+}
+
+fn start(cluster: &EtcdCluster, dir: &TempDir) -> BrokerProcess {
+    BrokerProcess::start(&arguments(cluster, dir.path()))
+}
+
+/// What a client command that succeeds prints.
+fn succeed(broker: &BrokerProcess, arguments: &[&str], input: &str) -> String {
+    let mut child = Command::new(binary())
+        .args(arguments)
+        .env("MILLPOND_BOOTSTRAP", &broker.grpc)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .expect("`millpond` starts");
+    // A command that reads no input may be gone before it is written.
+    let _ = child.stdin.take().expect("standard input is piped").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{arguments:?}: {}", output.status);
+    String::from_utf8(output.stdout).expect("the output is text")
+}
+
+fn produce(broker: &BrokerProcess, numbers: std::ops::Range<u32>) {
+    let lines: String = numbers.map(|number| format!("record {number}\n")).collect();
+    succeed(broker, &["produce", "orders"], &lines);
+}
+
+/// Checks that the topic holds the first `count` records, each once, in order.
+fn check(broker: &BrokerProcess, count: u32) {
+    let consumed = succeed(broker, &["consume", "orders", "--from", "earliest", "--until-end"], "");
+    let expected: String = (0..count).map(|number| format!("record {number}\n")).collect();
+    assert_eq!(consumed, expected);
+}
+
+#[tokio::test]
+async fn broker_on_etcd_survives_kills_of_both() {
+    for tool in VERSIONS {
+        let Some(mut cluster) = cluster("broker_on_etcd_survives_kills_of_both", tool, 1).await else { continue };
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let broker = start(&cluster, &dir);
+        succeed(&broker, &["topic", "create", "orders"], "");
+        produce(&broker, 0..100);
+        succeed(&broker, &["topic", "flush", "orders"], "");
+        produce(&broker, 100..200);
+        check(&broker, 200);
+
+        // Its session still stands when it comes back; it is replaced (rule B1).
+        broker.kill();
+        let broker = start(&cluster, &dir);
+        check(&broker, 200);
+
+        // Without etcd acks=all and reads below the high watermark go on (rule B5).
+        cluster.kill(0);
+        produce(&broker, 200..300);
+        cluster.restart(0).await;
+        produce(&broker, 300..400);
+        check(&broker, 400);
+        succeed(&broker, &["topic", "create", "more"], "");
+        broker.stop();
+        let broker = start(&cluster, &dir);
+        check(&broker, 400);
+    }
+}
+
+/// Rule K7: the broker founds no new cluster where its old one was.
+#[tokio::test]
+async fn broker_refuses_an_etcd_that_went_back() {
+    for tool in VERSIONS {
+        let Some(mut cluster) = cluster("broker_refuses_an_etcd_that_went_back", tool, 1).await else { continue };
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let broker = start(&cluster, &dir);
+        succeed(&broker, &["topic", "create", "orders"], "");
+        broker.stop();
+        cluster.kill(0);
+        cluster.wipe(0);
+        cluster.restart(0).await;
+        let refused = BrokerProcess::refused(&arguments(&cluster, dir.path()));
+        assert!(refused.contains("revision") && refused.contains("restored from a backup"), "{refused}");
+    }
+}
+
+/// A broker whose session somebody deletes finds out by its watch, and registers again (rules B3, E1a).
+#[tokio::test]
+async fn expelled_broker_registers_again() {
+    for tool in VERSIONS {
+        let Some(cluster) = cluster("expelled_broker_registers_again", tool, 1).await else { continue };
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let broker = start(&cluster, &dir);
+        succeed(&broker, &["topic", "create", "orders"], "");
+        produce(&broker, 0..10);
+        let kv = super::connect(&cluster.url()).await;
+        let session = "/millpond/pond/b/3/sess";
+        let (_, registered) = super::get(&kv, session).await.expect("it is registered");
+        let changes = millpond_metadata::kv::Kv::watch(&kv, super::under(session), registered.next());
+        let mut changes = changes.await.expect("etcd is up");
+        super::write(&kv, vec![millpond_metadata::kv::Write::delete(&super::key(session))]).await;
+        let mut again = None;
+        while again.is_none() {
+            let batch = changes.next().await.expect("etcd is up");
+            again = batch.events.iter().find(|event| matches!(event, millpond_metadata::kv::Event::Put(_))).cloned();
+        }
+        assert!(again.expect("found").mod_revision() > registered);
+        produce(&broker, 10..20);
+        check(&broker, 20);
+    }
+}
+
+#[tokio::test]
+async fn command_line_says_what_is_wrong_with_etcd() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, objects) = (at("data"), format!("file://{}", at("objects")));
+    let refused = |metadata: &str, more: &[&str]| {
+        let least = ["--data-dir", &data, "--object-store", &objects, "--metadata", metadata];
+        let arguments: Vec<String> = least.iter().chain(more).map(|&argument| argument.to_owned()).collect();
+        let said = BrokerProcess::refused(&arguments);
+        assert!(!said.contains("geheim"), "{said}");
+        said
+    };
+    // Nothing listens on the discard port of loopback.
+    assert!(refused("etcd://127.0.0.1:9", &[]).contains("is etcd running"));
+    assert!(refused("etcd://root:geheim@127.0.0.1:9", &[]).contains("--etcd-user"));
+    assert!(refused("etcd://127.0.0.1:9", &["--etcd-user", ":geheim"]).contains("no name"));
+    assert!(refused("etcd://127.0.0.1:9", &["--etcd-ca", "/no/such/file"]).contains("--etcd-ca"));
+}
