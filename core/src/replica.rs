@@ -15,7 +15,7 @@ use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
 use follower::{Busy, Stream};
 use leader::{Leading, Produce};
-use millpond_log::batch::TimestampType;
+use millpond_log::batch::{ProducerStamp, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
 use millpond_log::producers::{ProducerError, ProducerTable};
@@ -640,21 +640,6 @@ impl Replica {
     }
 }
 
-/// Whether a log found on disk goes on from the manifest, or is to start over at the manifest's end (rule R12).
-///
-/// `held` is the log's start and end, `epoch_before` its epoch before `tiered_end`, if it still has that record. A log that ends
-/// below is all in object storage. One that reaches further belongs to it if their epochs agree there (S6); a log that begins
-/// exactly there was trimmed by its own replica, which had matched what it trimmed (rule T6).
-#[must_use]
-pub fn follows_manifest(
-    held: std::ops::Range<Offset>,
-    epoch_before: Option<LeaderEpoch>,
-    tiered_end: Offset,
-    manifest_epoch: Option<LeaderEpoch>,
-) -> bool {
-    held.end >= tiered_end && (held.start == tiered_end || (held.start < tiered_end && epoch_before == manifest_epoch))
-}
-
 impl EndState {
     /// The state before the first record.
     #[must_use]
@@ -667,15 +652,26 @@ impl EndState {
         }
     }
 
-    /// Moves past `batch`. Also how a log is replayed.
+    /// Moves past `batch`.
     pub fn absorb(&mut self, batch: &Batch, append_time: TimestampMs) {
-        self.expire(append_time);
-        if let Some(stamp) = batch.producer() {
-            self.producers.append(stamp, batch.record_count(), batch.base_offset(), append_time);
-        }
+        self.replay(batch.producer(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
         self.prefix_hash = chain_hash(self.prefix_hash, batch);
+    }
+
+    /// Moves past a batch of which only the index is at hand; the hash stays as it is.
+    pub fn replay(
+        &mut self,
+        producer: Option<ProducerStamp>,
+        record_count: u32,
+        span: std::ops::Range<Offset>,
+        append_time: TimestampMs,
+    ) {
+        self.expire(append_time);
+        if let Some(stamp) = producer {
+            self.producers.append(stamp, record_count, span.start, append_time);
+        }
         self.last_append_time = append_time;
-        self.end = batch.end_offset();
+        self.end = span.end;
     }
 
     fn expire(&mut self, append_time: TimestampMs) {

@@ -199,7 +199,13 @@ impl Replica {
         Ok(self.at_end.producers.check(stamp, batch.record_count())?)
     }
 
-    fn place(&mut self, append_time: TimestampMs, mut batch: Batch, mut latest: TimestampMs, out: &mut Vec<Output>) -> Appended {
+    fn place(
+        &mut self,
+        append_time: TimestampMs,
+        mut batch: Batch,
+        mut latest: TimestampMs,
+        out: &mut Vec<Output>,
+    ) -> Appended {
         batch.place(self.at_end.end, self.epoch_seen);
         if self.timestamp_type == TimestampType::LogAppendTime {
             batch.stamp_append_time(append_time);

@@ -6,7 +6,7 @@ mod syncs;
 
 use super::*;
 use crate::records::Leader;
-use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
+use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{ProducerEpoch, ProducerId, WalGen};
 

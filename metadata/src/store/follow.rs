@@ -28,8 +28,7 @@ impl Store {
     /// As `load`.
     pub async fn follow(&self) -> Result<Follow, StoreError> {
         let image = self.load().await?;
-        let watched =
-            |space: &_| Watched { keys: self.keys.space(space), seen: image.revision, watch: None };
+        let watched = |space: &_| Watched { keys: self.keys.space(space), seen: image.revision, watch: None };
         let watches = Image::SPACES.iter().map(watched).collect();
         Ok(Follow { store: self.clone(), image, watches })
     }
@@ -52,9 +51,8 @@ impl Follow {
         loop {
             self.open().await?;
             let (answer, at) = {
-                let waits = self.watches.iter_mut().map(|watched| {
-                    watched.watch.as_mut().expect("all were opened").next()
-                });
+                let waits =
+                    self.watches.iter_mut().map(|watched| watched.watch.as_mut().expect("all were opened").next());
                 let (answer, at, _) = select_all(waits).await;
                 (answer, at)
             };

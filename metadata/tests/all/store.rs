@@ -136,7 +136,13 @@ fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic
     }
 }
 
-pub(crate) async fn create(store: &Store, actor: &Session, name: &str, id: u128, partitions: usize) -> Versioned<TopicRecord> {
+pub(crate) async fn create(
+    store: &Store,
+    actor: &Session,
+    name: &str,
+    id: u128,
+    partitions: usize,
+) -> Versioned<TopicRecord> {
     let created = store.create_topic(actor, &topic(name, id, partitions, actor)).await.expect("up");
     assert!(matches!(created, CreateOutcome::Created { .. }), "{created:?}");
     store.topic(TopicId(id)).await.expect("up").expect("created")

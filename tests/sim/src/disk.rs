@@ -61,10 +61,9 @@ impl Log {
         self.batches.partition_point(|placed| placed.batch.base_offset() < offset)
     }
 
-    /// Epoch of the record before `offset`, if the log has it.
-    pub(crate) fn epoch_before(&self, offset: Offset) -> Option<LeaderEpoch> {
-        let at = self.at(offset).checked_sub(1)?;
-        Some(self.batches[at].batch.leader_epoch())
+    /// Index of the batch that contains `offset`, if one does.
+    pub(crate) fn containing(&self, offset: Offset) -> usize {
+        self.batches.partition_point(|placed| placed.batch.end_offset() <= offset)
     }
 }
 

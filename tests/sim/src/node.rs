@@ -2,9 +2,10 @@
 
 use crate::disk::{Disk, Log, Record};
 use crate::etcd::Manifest;
+use millpond_core::loss::{self, Meeting, Seam};
 use millpond_core::replica::{
     Appended, Cursor, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Placed, Proposal, Push, PushReply,
-    Recovered, Refusal, Replica, Token, follows_manifest,
+    Recovered, Refusal, Replica, Token,
 };
 use millpond_core::rules::{Rule, Rules};
 use millpond_log::batch::TimestampType;
@@ -86,12 +87,15 @@ impl Node {
         if log.start > tiered_end && log.end() > log.start {
             return Err(format!("S9 gap: {} begins at {}, the manifest ends at {tiered_end}", self.id, log.start));
         }
-        let fits = follows_manifest(
-            log.start..log.end(),
-            log.epoch_before(tiered_end),
+        let last = Offset(tiered_end.0.saturating_sub(1));
+        let seam = Seam {
+            start: log.start,
+            end: log.end(),
+            epoch: log.batches.get(log.containing(last.max(log.start))).map(|placed| placed.batch.leader_epoch()),
             tiered_end,
-            tiered_end.0.checked_sub(1).and_then(|last| manifest.epochs.epoch_at(Offset(last))),
-        );
+            tiered_epoch: if tiered_end > Offset(0) { manifest.epochs.epoch_at(last) } else { None },
+        };
+        let fits = loss::meet(&seam) == Meeting::Continues;
         if !fits {
             self.disk.write(Record::Reset(tiered_end));
             self.disk.sync();
