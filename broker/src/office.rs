@@ -224,15 +224,25 @@ async fn lost(registrar: &Registrar, session: Session, handle: &SessionHandle) -
 async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) -> Result<(), StoreError> {
     let mut renewals = tokio::time::interval(session.ttl / 3);
     renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = true;
     loop {
         renewals.tick().await;
         let sent = clock::boot();
         match store.kv().keep_alive(session.lease).await {
-            Ok(Some(_)) => handle.renew(sent),
+            Ok(Some(_)) => {
+                handle.renew(sent);
+                if !heard {
+                    tracing::info!("the lease is renewed again");
+                }
+                heard = true;
+            }
             Ok(None) => return Ok(()),
             Err(KvError::Restored(reason)) => return Err(StoreError::Restored(reason)),
             Err(error) => {
-                tracing::warn!(%error, "the lease could not be renewed; trying again");
+                if heard {
+                    tracing::warn!(%error, "the lease could not be renewed; trying until it can");
+                }
+                heard = false;
                 tokio::time::sleep(RETRY).await;
                 renewals.reset_immediately();
             }

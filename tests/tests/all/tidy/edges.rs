@@ -35,7 +35,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("rustix", &["metadata", "broker", "cli", "tests"]),
     ("socket2", &["sdk", "broker", "cli"]),
     ("tokio", &["cache", "metadata", "sdk", "broker", "cli", "tests"]),
-    ("tonic", &["proto", "sdk", "broker", "cli", "tests"]),
+    ("tonic", &["proto", "metadata", "sdk", "broker", "cli", "tests"]),
 ];
 
 #[test]
