@@ -102,13 +102,15 @@ pub struct DevOptions {
     pub ports: [u16; 3],
     /// More arguments.
     pub arguments: Vec<String>,
+    /// Variables of its environment.
+    pub environment: Vec<(String, String)>,
 }
 
 impl DevOptions {
     /// On free ports, with the defaults.
     #[must_use]
     pub fn new(dir: &Path) -> DevOptions {
-        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new() }
+        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new(), environment: Vec::new() }
     }
 }
 
@@ -122,7 +124,7 @@ impl Dev {
         let [grpc, kafka, http] = options.ports.map(|port| port.to_string());
         let mut command = Command::new(binary());
         command.args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"]);
-        command.arg(&options.dir).args(&options.arguments);
+        command.arg(&options.dir).args(&options.arguments).envs(options.environment.iter().cloned());
         let server = Server::start(&mut command);
         Dev { grpc: server.word("grpc"), kafka: server.word("kafka"), http: server.word("http"), server }
     }

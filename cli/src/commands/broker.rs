@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::logging::LogArgs;
 use crate::settings::{Door, Resolved, Settings};
+use crate::store::Missing;
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
 use std::path::PathBuf;
@@ -56,6 +57,7 @@ fn launch(resolved: Resolved) -> Launch {
         cluster: resolved.cluster,
         metadata: resolved.metadata,
         objects: resolved.object_store,
+        bucket: Missing::Refuse,
         flags,
     }
 }
