@@ -351,10 +351,8 @@ impl World {
     /// What was handed to the WAL while the log ended at or below `end` is durable.
     fn tell_durable(&mut self, end: Offset) -> Checked {
         let count = self.marks.partition_point(|(written, _)| *written <= end);
-        match self.marks.drain(..count).next_back() {
-            Some((_, mark)) => self.replica_step(Input::Durable(mark)),
-            None => Ok(()),
-        }
+        let newest = self.marks.drain(..count).next_back();
+        newest.map_or(Ok(()), |(_, mark)| self.replica_step(Input::Durable(mark)))
     }
 
     fn replica_step(&mut self, input: Input) -> Checked {
