@@ -8,12 +8,16 @@ use bytes::Bytes;
 use millpond_core::collection::{collectable, drops_due_below, orphans};
 use millpond_core::flush::{self, FlushRule, Pressure, Tail};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
-use millpond_core::replica::{Acks, Input, Leadership, Output, Recovered, Replica, Token, expire_producers};
+use millpond_core::replica::{
+    Acks, Assignment, EndState, Input, Live, Mark, Now, Output, Placed, Recovered, Replica, Token,
+};
+use millpond_core::rules::Rules;
 use millpond_core::tail_segment::TailSegment;
 use millpond_core::tiering::{Change, Outcome, Settled, TierRules, TierSettings, Tiering};
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp, TimestampType};
 use millpond_log::codec::Codec;
 use millpond_log::epochs::LeaderEpochs;
+use millpond_log::limits::REPLICA_LAG_TIME_MS;
 use millpond_log::manifest::{Lookup, ManifestRoot, ManifestView, SegmentEntry};
 use millpond_log::object_key::{GcEpoch, ObjectKey, PartitionObject};
 use millpond_log::producers::ProducerTable;
@@ -25,7 +29,7 @@ use millpond_log::{
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{
-    CreateOutcome, Dropped, Election, NewTopic, Placement, Registered, Registration, Session, Store, TierCommit,
+    self, CreateOutcome, Dropped, Election, NewTopic, Placement, Registered, Registration, Session, Store, TierCommit,
     TierOutcome, Versioned,
 };
 use rand::rngs::StdRng;
@@ -187,6 +191,8 @@ struct World {
     session: Session,
     wal: Wal,
     replica: Replica,
+    /// What was handed to the WAL and is not durable yet: where the log ended then.
+    marks: Vec<(Offset, Mark)>,
     tiering: Tiering,
     gc_epoch: GcEpoch,
     errand: Errand,
@@ -243,14 +249,14 @@ impl World {
                 epoch_seen: LeaderEpoch(0),
                 log_start: Offset(0),
                 tiered_end: Offset(0),
-                end: Offset(0),
                 hw: Offset(0),
-                prefix_hash: 0,
+                at_end: EndState::empty(),
                 epochs: LeaderEpochs::default(),
-                producers: ProducerTable::default(),
-                last_append_time: TimestampMs::NONE,
                 timestamp_type: TimestampType::CreateTime,
+                lag_time_ms: REPLICA_LAG_TIME_MS,
+                rules: Rules::ALL,
             }),
+            marks: Vec::new(),
             tiering,
             gc_epoch: GcEpoch(0),
             errand: Errand::None,
@@ -265,7 +271,7 @@ impl World {
             seen: root,
         };
         let record = world.record().await;
-        world.lead(&record.value);
+        world.lead(record);
         world.kv.set_faulty(true);
         world
     }
@@ -338,19 +344,30 @@ impl World {
     fn sync(&mut self) -> Result<String, String> {
         let count = self.random.random_range(0..=self.wal.unsynced());
         let end = self.wal.sync(count);
-        if end > Offset(0) {
-            self.replica_step(Input::Durable { end })?;
-        }
+        self.tell_durable(end)?;
         Ok(format!("synced to {end}"))
+    }
+
+    /// What was handed to the WAL while the log ended at or below `end` is durable.
+    fn tell_durable(&mut self, end: Offset) -> Checked {
+        let count = self.marks.partition_point(|(written, _)| *written <= end);
+        let newest = self.marks.drain(..count).next_back();
+        newest.map_or(Ok(()), |(_, mark)| self.replica_step(Input::Durable(mark)))
     }
 
     fn replica_step(&mut self, input: Input) -> Checked {
         let mut outputs = Vec::new();
-        self.replica.step(TimestampMs(self.now_ms as i64), input, &mut outputs);
+        let now = Now { wall: TimestampMs(self.now_ms as i64), mono_ms: self.now_ms };
+        self.replica.step(now, input, &mut outputs);
         for output in outputs {
             match output {
-                Output::PersistEpoch(epoch) => self.wal.epoch_seen = epoch,
-                Output::Append { batch, append_time, latest, prefix_hash } => {
+                Output::PersistEpoch { epoch, mark } => {
+                    self.wal.epoch_seen = epoch;
+                    self.marks.push((self.wal.end(), mark));
+                }
+                Output::Append { placed, mark } => {
+                    let Placed { batch, append_time, latest, prefix_hash } = placed;
+                    self.marks.push((batch.end_offset(), mark));
                     self.wal.frames.push(Frame { batch, append_time, latest, prefix_hash });
                 }
                 Output::Answer { token, result } => {
@@ -360,6 +377,8 @@ impl World {
                 }
                 Output::Trim { to } => self.wal.trim(to),
                 Output::Publish => {}
+                Output::Fault(fault) => return Err(fault.to_string()),
+                other => return Err(format!("a lone replica wants {other:?}")),
             }
         }
         self.committed = self.committed.max(self.replica.visible().hw);
@@ -604,8 +623,7 @@ impl World {
     async fn lose_session(&mut self) -> Result<String, String> {
         self.tally.sessions_lost += 1;
         self.tiering.resign();
-        let epoch = self.replica.visible().epoch;
-        self.replica_step(Input::Deposed { epoch, leader: None })?;
+        self.replica_step(Input::Session(None))?;
         self.tokens.clear();
         self.clients.values_mut().for_each(|client| client.waits = false);
         self.take_office().await?;
@@ -622,17 +640,22 @@ impl World {
         next.epoch = LeaderEpoch(next.epoch.0 + 1);
         let election = Election { partition: PARTITION, seen, next: next.clone() };
         let elected = self.store.elect(&self.session, None, &[election]).await.remove(0);
-        elected.map_err(|error| error.to_string())?;
-        self.lead(&next);
+        let store::Outcome::Committed { revision } = elected.map_err(|error| error.to_string())? else {
+            return Err("the election was not written".to_owned());
+        };
+        self.lead(Versioned { value: next, revision });
         self.kv.set_faulty(true);
         Ok(())
     }
 
-    fn lead(&mut self, record: &PartitionRecord) {
-        let terms =
-            Leadership { epoch: record.epoch, isr: record.isr.iter().copied().collect(), min_isr: record.min_isr };
-        self.replica_step(Input::Elected(terms)).expect("an election answers nobody");
-        self.tiering.lead(record.epoch);
+    fn lead(&mut self, seen: Versioned<PartitionRecord>) {
+        let (epoch, session) = (seen.value.epoch, self.session);
+        let live = vec![Live { rid: session.rid, inc: session.inc }];
+        let assignment = Assignment { record: seen.value, revision: seen.revision.0, live };
+        for input in [Input::Session(Some(session.inc)), Input::Assigned(assignment)] {
+            self.replica_step(input).expect("an election answers nobody");
+        }
+        self.tiering.lead(epoch);
     }
 
     /// The power goes; then the broker comes back with what disk, bucket and metadata hold.
@@ -640,6 +663,7 @@ impl World {
         self.tally.crashes += 1;
         let survivors = self.random.random_range(0..=self.wal.unsynced());
         self.wal.cut(survivors);
+        self.marks.clear();
         self.tokens.clear();
         self.clients.values_mut().for_each(|client| client.waits = false);
         (self.errand, self.sweep) = (Errand::None, Sweep::Idle);
@@ -665,16 +689,17 @@ impl World {
         let Lookup::Found(epochs) = view.epochs() else { unreachable!("everything is loaded") };
         let mut epochs = LeaderEpochs::from_entries(epochs).ok_or("R1: epochs are out of order")?;
         let producers_tiered = decode_producers(&root, &self.bucket)?;
-        let mut producers = producers_tiered.clone();
-        let mut last_append_time = newest.unwrap_or(TimestampMs::NONE);
+        let mut at_end = EndState {
+            end: tiered_end,
+            prefix_hash: self.wal.frames.last().map_or(0, |frame| frame.prefix_hash),
+            producers: producers_tiered.clone(),
+            last_append_time: newest.unwrap_or(TimestampMs::NONE),
+        };
         for frame in self.wal.read(tiered_end, self.wal.end()) {
-            epochs.append(frame.batch.leader_epoch(), frame.batch.base_offset());
-            if let Some(stamp) = frame.batch.producer() {
-                let (count, base) = (frame.batch.record_count(), frame.batch.base_offset());
-                producers.append(stamp, count, base, frame.append_time);
-            }
-            expire_producers(&mut producers, last_append_time, frame.append_time);
-            last_append_time = frame.append_time;
+            let batch = &frame.batch;
+            epochs.append(batch.leader_epoch(), batch.base_offset());
+            let span = batch.base_offset()..batch.end_offset();
+            at_end.replay(batch.producer(), batch.record_count(), span, frame.append_time);
         }
         let newest_epoch = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch).max(root.epoch);
         let replica = Replica::new(Recovered {
@@ -682,13 +707,12 @@ impl World {
             epoch_seen: self.wal.epoch_seen.max(newest_epoch),
             log_start: root.log_start,
             tiered_end,
-            end: self.wal.end().max(tiered_end),
             hw: tiered_end,
-            prefix_hash: self.wal.frames.last().map_or(0, |frame| frame.prefix_hash),
+            at_end,
             epochs,
-            producers,
-            last_append_time,
             timestamp_type: TimestampType::CreateTime,
+            lag_time_ms: REPLICA_LAG_TIME_MS,
+            rules: Rules::ALL,
         });
         let tiering = Tiering::new(Arc::new(root), base, producers_tiered, self.weather.settings(), self.rules);
         Ok((replica, tiering))
@@ -729,7 +753,7 @@ impl World {
         self.kv.set_faulty(false);
         self.wal.sync(self.wal.unsynced());
         let end = self.wal.end();
-        self.replica_step(Input::Durable { end })?;
+        self.tell_durable(end)?;
         self.now_ms += 60_000;
         for _ in 0..1000 {
             if self.tiering.root().tiered_end == self.replica.visible().hw {

@@ -18,6 +18,7 @@ const CRATES: &[Crate] = &[
     Crate { name: "sdk", floor: 2, may_use: &["log", "proto"] },
     Crate { name: "broker", floor: 3, may_use: &["log", "cache", "core", "proto", "metadata"] },
     Crate { name: "cli", floor: 4, may_use: &["log", "metadata", "sdk", "broker"] },
+    Crate { name: "tests/sim", floor: 2, may_use: &["log", "core"] },
     Crate { name: "tests", floor: 4, may_use: &["log", "core", "proto", "metadata", "sdk", "broker"] },
 ];
 
