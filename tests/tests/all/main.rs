@@ -8,6 +8,7 @@ mod commands;
 mod conformance;
 mod disk_faults;
 mod etcd;
+mod examples;
 mod kafka;
 mod kill_loop;
 mod loss;
