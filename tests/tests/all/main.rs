@@ -10,6 +10,7 @@ mod commands;
 mod conformance;
 mod disk_faults;
 mod etcd;
+mod examples;
 mod health;
 mod kafka;
 mod kill_loop;
