@@ -70,6 +70,9 @@ async fn pass(client: TcpStream, upstream: u16, mut mode: watch::Receiver<Mode>)
         held = requests(from_client, &mut to_server, &mode) => held?,
         ended = answers(&mut from_server, to_client, &mut in_answers, &mode) => return ended,
     };
+    if held.is_empty() {
+        return Ok(());
+    }
     // Both halves of the client's connection are gone by now: it knows no more than that.
     mode.wait_for(|mode| *mode != Mode::HoldRequests).await.map_err(io::Error::other)?;
     to_server.write_all(&held).await?;
