@@ -22,6 +22,7 @@ mod office;
 mod offsets;
 mod partitions;
 mod producer_ids;
+mod proposals;
 mod refusals;
 pub mod server;
 mod session;

@@ -17,6 +17,7 @@ use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::shard::{self, Open, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
 use crate::producer_ids::ProducerIds;
+use crate::proposals::{self, Proposed};
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -168,9 +170,8 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     http_task.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
     let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
-    // Rule K7, before a restored store is founded anew.
     let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
-    mark.check(store.kv().position().await.map_err(StoreError::from)?).await?;
+    check_mark(&mark, &store, &config, &components.disk).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
@@ -198,7 +199,9 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let tiered = Arc::new(open_cache(&config, Arc::clone(&objects)).await?);
     let traced = Arc::new(TracedTails::default());
     let mut shard_tasks = JoinSet::new();
-    let shards = spawn_shards(&wal, &traced, &mut shard_tasks);
+    let (proposals, proposed) = unbounded_channel();
+    let shards = spawn_shards(&wal, &traced, &proposals, &mut shard_tasks);
+    drop(proposals);
     let (tier, tier_inbox) = TierHandle::new();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
@@ -238,6 +241,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         started: crate::clock::monotonic(),
         state: TierState::default(),
     };
+    let carried = proposals::run(store.clone(), session.clone(), proposed, shutdown.clone());
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     broker.open_all(&recovered, &story).await?;
@@ -251,6 +255,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let until = shutdown.clone();
     tasks.spawn(async move {
         collector.run(until).await;
+        Ok(())
+    });
+    tasks.spawn(async move {
+        carried.await;
         Ok(())
     });
     let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
@@ -352,6 +360,18 @@ async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Ti
     Ok(Tiered::new(Cache::open(options, objects).await?, warm_bytes_max))
 }
 
+/// Rule K7, before a restored store is founded anew. That the directory is another process's is said first.
+async fn check_mark(mark: &Mark, store: &Store, config: &Config, disk: &Arc<dyn Disk>) -> Result<(), StartError> {
+    let position = store.kv().position().await.map_err(StoreError::from)?;
+    let Err(refused) = mark.check(position).await else { return Ok(()) };
+    let (dir, disk) = (config.data_dir.join("wal"), Arc::clone(disk));
+    let looked = tokio::task::spawn_blocking(move || Wal::is_locked(&dir, disk.as_ref()).then_some(dir)).await;
+    match looked {
+        Ok(Some(dir)) => Err(WalError::Locked { dir }.into()),
+        _ => Err(refused.into()),
+    }
+}
+
 async fn open_wal(config: &Config, components: &Components, cluster: String) -> Result<(Wal, Recovered), StartError> {
     let options = WalOptions {
         dir: config.data_dir.join("wal"),
@@ -374,11 +394,16 @@ fn report_damage(recovered: &Recovered) {
 }
 
 /// One shard per core.
-fn spawn_shards(wal: &Wal, traced: &Arc<TracedTails>, tasks: &mut JoinSet<Result<(), String>>) -> Vec<ShardSender> {
+fn spawn_shards(
+    wal: &Wal,
+    traced: &Arc<TracedTails>,
+    proposals: &UnboundedSender<Proposed>,
+    tasks: &mut JoinSet<Result<(), String>>,
+) -> Vec<ShardSender> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..cores)
         .map(|_| {
-            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced));
+            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), proposals.clone());
             tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
             sender
         })
@@ -435,12 +460,12 @@ impl Broker {
         };
         let id = PartitionId { topic: topic.id, index };
         let record = self.inner().store.partition(id).await.map_err(|error| refused(&error))?;
-        let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?.value;
+        let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?;
         let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
         let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
         let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
-        handle.placement = Placement::from(&record);
-        self.lead(&handle, &record);
+        handle.placement = Placement::from(&record.value);
+        self.lead(&self.session()?, &handle, record);
         Ok(handle)
     }
 

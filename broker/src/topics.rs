@@ -201,8 +201,10 @@ impl Broker {
             }
         }
         for handle in &topic.partitions {
-            let input = Input::TimestampType(config.timestamp_type);
-            handle.shard.send(ShardMsg::Step { partition: handle.id, input }).map_err(|_| stopping())?;
+            let min_isr = Input::MinIsr(config.min_isr(topic.record.replication_factor));
+            for input in [Input::TimestampType(config.timestamp_type), min_isr] {
+                handle.shard.send(ShardMsg::Step { partition: handle.id, input }).map_err(|_| stopping())?;
+            }
             self.inner().tier.send(TierRequest::Configure { partition: handle.id, config: Box::new(config.clone()) });
         }
         let record = TopicRecord { config: overrides, ..topic.record.clone() };

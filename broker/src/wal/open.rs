@@ -88,6 +88,11 @@ impl Wal {
 }
 
 impl Wal {
+    /// Whether another process has the directory. Changes nothing, and holds nothing afterwards. Blocks.
+    pub fn is_locked(dir: &Path, disk: &dyn Disk) -> bool {
+        disk.lock(&dir.join(LOCK_NAME)).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// Whose directory `dir` is, `None` if it is nobody's yet. Changes nothing and waits for nobody. Blocks.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::settings::{Door, Resolved, Settings};
+use crate::store::Missing;
 use crate::telemetry::{Telemetry, TelemetrySettings};
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
@@ -69,6 +70,7 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         cluster: resolved.cluster,
         metadata: resolved.metadata,
         objects: resolved.object_store,
+        bucket: Missing::Refuse,
         flags,
     }
 }

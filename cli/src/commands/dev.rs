@@ -4,6 +4,7 @@ use crate::failure::{Doing, Failure};
 use crate::launch::Launch;
 use crate::metadata::Metadata;
 use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
+use crate::store::Missing;
 use crate::telemetry::TelemetrySettings;
 use millpond_broker::config::{Config, Listener};
 use rustix::fs::{FlockOperation, flock};
@@ -29,6 +30,10 @@ pub(crate) struct Args {
     /// Port of the HTTP door; 0 takes a free one
     #[arg(long, env = "MILLPOND_HTTP_PORT", default_value_t = HTTP_PORT)]
     http_port: u16,
+    /// Where objects go: s3://BUCKET/PREFIX (the bucket is made if it is not there), gs://, az://, file:///DIR or memory://;
+    /// a folder under DIR if not given
+    #[arg(long, env = "MILLPOND_OBJECT_STORE", value_name = "URL")]
+    object_store: Option<String>,
     #[command(flatten)]
     telemetry: TelemetrySettings,
 }
@@ -52,7 +57,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         auto_id: false,
         cluster: "dev".to_owned(),
         metadata: Metadata::Embedded(dir.join("metadata")),
-        objects: format!("file://{}", dir.join("objects").display()),
+        objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
+        bucket: Missing::Create,
         flags: ["--grpc-port", "--kafka-port", "--http-port"],
     };
     let outcome = launch.run().await;
