@@ -139,6 +139,9 @@ impl Levels {
             .with_description("Pages that readers asked for, by where they were")
             .with_callback(pages)
             .build();
+        self.counter("millpond_cache_gets", "GETs that the cache has sent, answered or not", |inner| {
+            inner.tiered.cache().counters().gets
+        });
         self.counter("millpond_cache_read_ahead_pages", "Pages fetched before a reader asked", |inner| {
             inner.tiered.cache().counters().read_ahead_pages
         });
