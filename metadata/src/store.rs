@@ -11,6 +11,8 @@ mod election;
 mod image;
 mod loss;
 mod producer_ids;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod tier;
 mod topics;
 mod transition;
