@@ -17,6 +17,8 @@ pub enum Tool {
     EtcdOfDistribution,
     /// The etcd of `tests/etcd/`, as users should run it.
     EtcdPinned,
+    /// The command-line gRPC client, which knows an API only by its reflection.
+    Grpcurl,
     /// Makes certificates.
     OpenSsl,
 }
@@ -35,6 +37,7 @@ impl Tool {
             Tool::Kcat => in_path("kcat"),
             Tool::EtcdOfDistribution => in_path("etcd"),
             Tool::EtcdPinned => installed("etcd/etcd"),
+            Tool::Grpcurl => installed("grpcurl/grpcurl"),
             Tool::OpenSsl => in_path("openssl"),
         }
     }

@@ -1,5 +1,6 @@
 //! `millpond bench`: throughput and latency as a client of the cluster sees them. Measures; judges nothing.
 
+mod pace;
 mod payload;
 mod produce;
 mod read;

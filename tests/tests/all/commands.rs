@@ -167,6 +167,8 @@ fn bad_arguments_are_refused_with_their_code_and_the_broker_lives_on() {
         &["dev", "--grpc-port", "70000"],
         &["dev", "--brokers", "0"],
         &["bench", "produce", "t", "--size", "-5"],
+        &["bench", "produce", "t", "--rate", "0"],
+        &["bench", "produce", "t", "--rate", "5", "--in-flight", "1"],
     ] {
         let output = run(&dev, arguments, b"");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -195,17 +197,63 @@ fn an_idle_broker_is_small_and_so_are_idle_partitions() {
     assert!(each < 20_000, "{each} bytes for each partition");
 }
 
+/// The report of a benchmark.
+fn bench(dev: &Dev, arguments: &[&str]) -> Value {
+    let report = succeed(dev, &[&["bench"], arguments, &["--output", "json"]].concat(), b"");
+    serde_json::from_str(&report).expect("it is JSON")
+}
+
 #[test]
 fn benchmarks_report_what_they_did() {
     let (_folder, dev) = dev();
-    let run = ["bench", "produce", "b", "--records", "2000", "--size", "50", "--rate", "20000", "--producers", "2"];
-    let report: Value =
-        serde_json::from_str(&succeed(&dev, &[&run[..], &["--output", "json"]].concat(), b"")).expect("it is JSON");
-    assert_eq!((&report["records"], &report["bytes"]), (&json!(2000), &json!(100_000)));
-    assert!(report["latency_ms"]["p50"].as_f64() <= report["latency_ms"]["max"].as_f64(), "{report}");
-    let replay = succeed(&dev, &["bench", "replay", "b", "--output", "json"], b"");
-    let replay: Value = serde_json::from_str(&replay).expect("it is JSON");
-    assert_eq!((&replay["records"], &replay["bytes"]), (&json!(2000), &json!(100_000)));
+    let done = |report: &Value| (report["records"].clone(), report["bytes"].clone());
+    let run = ["produce", "b", "--records", "2000", "--size", "50", "--rate", "20000", "--producers", "2"];
+    let open = bench(&dev, &run);
+    assert_eq!(done(&open), (json!(2000), json!(100_000)));
+    // The last record is due 1999/20000 s after the first.
+    assert!(open["seconds"].as_f64() > Some(0.0999), "{open}");
+    let latency = |name: &str| open["latency_ms"][name].as_f64().expect("a percentile is a number");
+    let percentiles = ["p50", "p90", "p99", "p999", "max"].map(latency);
+    assert!(percentiles[0] > 0.0 && percentiles.is_sorted(), "{open}");
+
+    let replay = bench(&dev, &["replay", "b"]);
+    assert_eq!((done(&replay), &replay["latency_ms"]), ((json!(2000), json!(100_000)), &Value::Null));
+    // Out of object storage as out of the WAL.
+    succeed(&dev, &["topic", "flush", "b"], b"");
+    assert_eq!(done(&bench(&dev, &["replay", "b", "--records", "1500"])), (json!(1500), json!(75_000)));
+    let text = succeed(&dev, &["bench", "replay", "b"], b"");
+    assert!(text.starts_with("2000 records in ") && text.lines().count() == 1, "{text}");
+
+    // One at a time: each but the last, which is flushed, waits for its own batch to be full or old enough.
+    let closed =
+        bench(&dev, &["produce", "c", "--records", "10", "--size", "10", "--in-flight", "1", "--linger", "20ms"]);
+    assert!(closed["seconds"].as_f64() >= Some(0.18), "{closed}");
+    let text = succeed(&dev, &["bench", "produce", "c", "--records", "20", "--size", "10"], b"");
+    assert!(text.starts_with("20 records in ") && text.contains("\nlatency in ms: p50 "), "{text}");
+}
+
+#[test]
+fn a_consume_benchmark_counts_what_comes_after_its_start() {
+    let (_folder, dev) = dev();
+    let produce = || bench(&dev, &["produce", "b", "--records", "100", "--size", "10", "--linger", "0s"]);
+    produce();
+    let mut consume = Command::new(binary())
+        .args(["bench", "consume", "b", "--records", "150", "--output", "json", "--bootstrap", &dev.grpc])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("`millpond` starts");
+    // It begins at an end that nobody tells: what comes is written until it has enough.
+    let mut written = 0;
+    while consume.try_wait().expect("it is ours").is_none() {
+        produce();
+        written += 100;
+    }
+    let output = consume.wait_with_output().expect("it is ours");
+    assert!(output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!((&report["records"], &report["bytes"]), (&json!(150), &json!(1500)));
+    assert!(written >= 150, "{written} came after its start, at most");
 }
 
 #[test]

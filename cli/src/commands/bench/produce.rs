@@ -1,6 +1,8 @@
 //! `millpond bench produce`. With a rate the load is open: a record is due at its time, whether or not earlier ones have been
-//! acknowledged, and its latency counts from then. So a queue that builds up is seen, and not left out.
+//! acknowledged, and its latency counts from then. So a queue that builds up is seen, and not left out. With `--in-flight` it is
+//! closed: a record waits for the answer to an earlier one, and its latency counts from when it is sent.
 
+use super::pace::Pace;
 use super::payload::Payload;
 use super::report::{Latencies, Report};
 use crate::commands::produce::SendingArgs;
@@ -15,7 +17,7 @@ use futures::{FutureExt, StreamExt};
 use millpond_sdk::{Client, Delivery, Producer, ProducerRecord};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// Arguments of `bench produce`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +37,9 @@ pub(super) struct Args {
     /// Records per second over all producers; as fast as possible if left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
+    /// Most records of a producer whose answers it awaits; as many as its memory holds if left out
+    #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(1..))]
+    in_flight: Option<u64>,
     /// How many producers, each with its own connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     producers: u64,
@@ -52,6 +57,7 @@ struct Share {
     payload: Payload,
     numbers: std::iter::StepBy<std::ops::Range<u64>>,
     rate: Option<u64>,
+    in_flight: usize,
     start: Instant,
 }
 
@@ -69,11 +75,12 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     for _ in 0..args.producers {
         clients.push(args.connection.connect().await?);
     }
+    let in_flight = args.in_flight.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let start = Instant::now();
     let (measure, mut measured) = tokio::sync::mpsc::channel(1024);
     for (number, client) in (0..).zip(&clients) {
         let numbers = (number..args.records).step_by(usize::try_from(args.producers).unwrap_or(usize::MAX));
-        let share = Share { topic: args.topic.as_str().into(), payload, numbers, rate: args.rate, start };
+        let share = Share { topic: args.topic.as_str().into(), payload, numbers, rate: args.rate, in_flight, start };
         let producer = producer(client, &args.sending)?;
         let measure = measure.clone();
         tokio::spawn(async move {
@@ -116,12 +123,15 @@ impl Share {
         measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
     ) -> Result<(), Failure> {
         let mut pending = Pending::new();
+        let mut pace = self.rate.map(|rate| Pace::begin(self.start, rate, self.numbers.clone()));
         for number in self.numbers {
-            let due = self.rate.map(|rate| self.start + Duration::from_secs_f64(number as f64 / rate as f64));
-            if let Some(due) = due {
-                wait_until(due, &mut pending, measure).await?;
+            while pending.len() >= self.in_flight {
+                answered(&mut pending, measure).await?;
             }
-            let from = due.unwrap_or_else(Instant::now);
+            let from = match &mut pace {
+                Some(pace) => due(pace, &mut pending, measure).await?,
+                None => Instant::now(),
+            };
             let record = ProducerRecord {
                 key: self.payload.key(number),
                 value: Some(self.payload.value(number)),
@@ -132,24 +142,38 @@ impl Share {
             pending.push(delivery.map(settle));
             tell(&mut pending, measure).await?;
         }
-        producer.flush().await;
-        while let Some(settled) = pending.next().await {
-            report(vec![settled.map_err(failed)?], measure).await?;
-            tell(&mut pending, measure).await?;
-        }
-        Ok(())
+        // Together, so that an answer's time does not end with the flush.
+        let rest = async {
+            while !pending.is_empty() {
+                answered(&mut pending, measure).await?;
+            }
+            Ok(())
+        };
+        futures::join!(producer.flush(), rest).1
     }
 }
 
-/// Waits until a record is due, and takes answers meanwhile: a latency ends when its answer comes, not when the next is sent.
-async fn wait_until(
-    due: Instant,
+/// Waits for one answer and tells its latency, with all others that are known by then.
+async fn answered(
     pending: &mut Pending,
     measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
 ) -> Result<(), Failure> {
+    if let Some(settled) = pending.next().await {
+        report(vec![settled.map_err(failed)?], measure).await?;
+    }
+    tell(pending, measure).await
+}
+
+/// Waits until the next record is due, and takes answers meanwhile: a latency ends when its answer comes, not when the next record
+/// is sent. When the record was due.
+async fn due(
+    pace: &mut Pace,
+    pending: &mut Pending,
+    measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
+) -> Result<Instant, Failure> {
     loop {
         tokio::select! {
-            () = sleep_until(due) => return Ok(()),
+            due = pace.next() => return Ok(due),
             Some(settled) = pending.next() => report(vec![settled.map_err(failed)?], measure).await?,
         }
     }

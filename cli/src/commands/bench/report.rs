@@ -46,7 +46,7 @@ pub(super) struct Report {
     seconds: f64,
     records_per_second: f64,
     mib_per_second: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// None where nothing is waited for.
     latency_ms: Option<Percentiles>,
 }
 
@@ -102,6 +102,14 @@ mod tests {
         let latency = report.latency_ms.as_ref().expect("latencies were given");
         assert!((latency.p50 - 501.0).abs() < 1.0 && (latency.p99 - 991.0).abs() < 1.0, "{latency:?}");
         assert!(latency.max >= 3_600_000.0, "{latency:?}");
+    }
+
+    #[test]
+    fn json_has_the_fields_of_the_schema() {
+        let latencies = Latencies::new().expect("the bounds are valid");
+        for latencies in [Some(&latencies), None] {
+            crate::schemas::check("bench", &Report::new(1, 100, Duration::from_millis(1), latencies));
+        }
     }
 
     #[test]

@@ -1,0 +1,44 @@
+//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay`, through the same binary that users
+//! run. Prints ratios, since figures of one machine say nothing about another. Holds no client and no server of its own.
+//!
+//! `bench/run` builds both and starts it. It works in `MILLPOND_BENCH_DIR`, or in the temporary directory: the disk there is what is
+//! measured.
+
+mod bare;
+mod millpond;
+mod publish;
+mod replay;
+mod tally;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What goes wrong is told to the one who started it; nothing here can mend it.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let measured = match words.as_slice() {
+        ["publish"] => measure(publish::run),
+        ["replay"] => measure(replay::run),
+        _ => {
+            eprintln!("usage: millpond-bench publish|replay");
+            return ExitCode::from(2);
+        }
+    };
+    match measured {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures in a folder of its own, which is removed afterwards.
+fn measure(run: fn(&std::path::Path) -> Result<()>) -> Result<()> {
+    let base = std::env::var_os("MILLPOND_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let dir = tempfile::Builder::new().prefix("millpond-bench-").tempdir_in(base)?;
+    run(dir.path())
+}

@@ -1,0 +1,117 @@
+//! The binary `millpond` as a user runs it: a broker as a process of its own, and client commands against it. Knows nothing of what
+//! they do inside.
+
+use crate::Result;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A running `millpond dev` on free ports. Ends when dropped.
+pub(crate) struct Dev {
+    child: Child,
+    grpc: String,
+    http: String,
+}
+
+impl Dev {
+    /// Starts it on the data in `dir` and waits until it serves.
+    ///
+    /// # Errors
+    /// It does not come up; it says why on standard error.
+    pub(crate) fn start(dir: &Path) -> Result<Dev> {
+        let mut command = Command::new(binary()?);
+        command.args(["dev", "--grpc-port", "0", "--kafka-port", "0", "--http-port", "0", "--dir"]).arg(dir);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().ok_or("standard output is piped")?;
+        let mut ready = String::new();
+        BufReader::new(stdout).read_line(&mut ready)?;
+        // Made first, so that a child without a ready line is ended too.
+        let mut dev = Dev { child, grpc: String::new(), http: String::new() };
+        dev.grpc = word(&ready, "grpc")?;
+        dev.http = word(&ready, "http")?;
+        Ok(dev)
+    }
+
+    /// Runs a client command; what it prints.
+    ///
+    /// # Errors
+    /// It fails; its own words.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(binary()?);
+        let output = command.args(arguments).args(["--bootstrap", &self.grpc]).stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            return Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs a `bench` command; its report.
+    ///
+    /// # Errors
+    /// It fails, or reports another number of records than `records`.
+    pub(crate) fn bench(&self, arguments: &[&str], records: u64) -> Result<Value> {
+        let arguments = [&["bench"], arguments, &["--output", "json"]].concat();
+        let report: Value = serde_json::from_str(&self.run(&arguments)?)?;
+        if report["records"] != records {
+            return Err(format!("{arguments:?}: not {records} records: {report}").into());
+        }
+        Ok(report)
+    }
+
+    /// GETs that the broker has sent to its object store since it started.
+    ///
+    /// # Errors
+    /// Its HTTP door does not answer, or has no such metric.
+    pub(crate) fn object_gets(&self) -> Result<u64> {
+        let mut stream = TcpStream::connect(&self.http)?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let value = answer.lines().find_map(|line| line.strip_prefix("millpond_object_gets "));
+        Ok(value.ok_or("no `millpond_object_gets` among the metrics")?.parse()?)
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Errors
+    /// It does not end well.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.ok_or("a child has an id")?, rustix::process::Signal::TERM)?;
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("`millpond dev` ended with {status}").into()) }
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // After `stop` there is nothing left to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn word(ready: &str, name: &str) -> Result<String> {
+    let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    Ok(found.ok_or_else(|| format!("`millpond dev` is not ready: `{}`", ready.trim_end()))?.to_owned())
+}
+
+/// The binary that was built together with this program.
+fn binary() -> Result<PathBuf> {
+    let binary = std::env::current_exe()?.with_file_name("millpond");
+    if binary.is_file() { Ok(binary) } else { Err(format!("no {}; start it by `bench/run`", binary.display()).into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_line_names_the_doors() {
+        let ready = "ready broker=0 grpc=127.0.0.1:7400 kafka=127.0.0.1:9092 http=127.0.0.1:7480\n";
+        assert_eq!(word(ready, "http").ok().as_deref(), Some("127.0.0.1:7480"));
+        assert!(word("", "grpc").is_err());
+    }
+}
