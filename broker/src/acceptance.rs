@@ -10,7 +10,7 @@ use crate::topics::unavailable;
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord};
 use millpond_log::{ErrorCode, PartitionId};
-use millpond_metadata::store::{Outcome, Session, UncleanElection};
+use millpond_metadata::store::{Outcome, Session, UncleanElection, Versioned};
 use std::collections::BTreeMap;
 
 impl Broker {
@@ -36,18 +36,19 @@ impl Broker {
         if validate_only {
             return Ok(AcceptedLoss { topic: name.to_owned(), loss: PartitionLoss::clone(&loss), leader_epoch: None });
         }
-        let record = self.elect_unclean(&handle, &loss).await?;
+        let (session, seen) = self.elect_unclean(&handle, &loss).await?;
+        let (record, epoch) = (seen.value.clone(), seen.value.epoch);
         self.forget_damage([handle.id]).await;
         tracing::warn!(
             topic = name,
             partition = index,
-            epoch = %record.epoch,
+            %epoch,
             end = %loss.end,
             known_end = %loss.known_end,
             cause = loss.cause,
             "a loss was accepted; the partition is led again"
         );
-        self.lead(&handle, &record);
+        self.lead(&session, &handle, seen);
         // Whoever is told that it is led finds it led.
         handle.view.clone().wait_for(|view| view.visible.leads).await.map_err(|_| stopping())?;
         let mut partitions = topic.partitions.clone();
@@ -55,7 +56,7 @@ impl Broker {
         partitions[index as usize] = led;
         self.inner().catalog.put(Topic { record: topic.record.clone(), config: topic.config.clone(), partitions });
         let topic = name.to_owned();
-        Ok(AcceptedLoss { topic, loss: PartitionLoss::clone(&loss), leader_epoch: Some(record.epoch) })
+        Ok(AcceptedLoss { topic, loss: PartitionLoss::clone(&loss), leader_epoch: Some(epoch) })
     }
 
     /// Has the WAL forget the damage to partitions that nobody needs to hear of any more.
@@ -69,7 +70,11 @@ impl Broker {
     }
 
     /// Runs the transaction of rule E7 until it is settled. Returns the partition as it is then.
-    async fn elect_unclean(&self, handle: &PartitionHandle, loss: &PartitionLoss) -> Result<PartitionRecord, ApiError> {
+    async fn elect_unclean(
+        &self,
+        handle: &PartitionHandle,
+        loss: &PartitionLoss,
+    ) -> Result<(Session, Versioned<PartitionRecord>), ApiError> {
         loop {
             let session = self.session()?;
             let election = self.decide_acceptance(&session, handle, loss).await?;
@@ -81,7 +86,9 @@ impl Broker {
                 }
             };
             match outcome {
-                Outcome::Committed { .. } => return Ok(election.acceptance.next),
+                Outcome::Committed { revision } => {
+                    return Ok((session, Versioned { value: election.acceptance.next, revision }));
+                }
                 Outcome::Fenced => return Err(stopping()),
                 Outcome::Conflict | Outcome::Unknown => {}
             }

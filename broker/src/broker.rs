@@ -8,22 +8,25 @@ use crate::catalog::{Catalog, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
 use crate::loss;
-use crate::metrics::{Metrics, Readings};
-use crate::partitions::shard::{Produce, ShardMsg, ShardSender};
+use crate::metrics::Metrics;
+use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;
 use crate::session::SessionHandle;
 use crate::tier::TierHandle;
 use crate::tiered::Tiered;
-use crate::wal::Wal;
+use crate::wal::{Wal, WalPermit};
 use bytes::Bytes;
 use millpond_core::replica;
 use millpond_log::batch::{Admitted, BatchError, TimestampType};
-use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid};
+use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid, TimestampMs};
 use millpond_metadata::store::{Session, Store};
 use std::future::Future;
-use std::sync::Arc;
-use tokio::sync::{Semaphore, oneshot};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tracing::Instrument;
+use tracing::field::Empty;
 
 /// A running broker. Cheap to clone.
 #[derive(Clone)]
@@ -65,6 +68,20 @@ impl Broker {
         &self.inner
     }
 
+    /// For those who look in without keeping the broker alive.
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.inner)
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Counts a refusal on its way to the client.
+    pub(crate) fn counted<T>(&self, api: &'static str, result: Result<T, ApiError>) -> Result<T, ApiError> {
+        result.inspect_err(|error| self.metrics().failed(api, error.code))
+    }
+
     pub(crate) fn session_handle(&self) -> &SessionHandle {
         &self.inner.session
     }
@@ -101,25 +118,79 @@ impl Broker {
         &self,
         request: ProduceRequest,
     ) -> Result<impl Future<Output = Result<Produced, ApiError>> + Send + use<>, ApiError> {
-        let ProduceRequest { topic, partition, records, acks, timeout } = request;
-        let deadline = clock::monotonic() + timeout;
+        let started = clock::monotonic();
+        let span = tracing::debug_span!(
+            "produce",
+            topic = Empty,
+            partition = request.partition,
+            bytes = request.records.len(),
+            base_offset = Empty,
+            error_code = Empty,
+            otel.status_code = Empty,
+        );
+        let deadline = started + request.timeout;
+        let begun = self.begin_produce(request, deadline, &span).instrument(span.clone()).await;
+        let Begun { topic, handle, size, records, answer } =
+            begun.inspect_err(|error| failed(&self.inner.metrics, &span, error))?;
+        let metrics = Arc::clone(&self.inner.metrics);
+        let committed = async move {
+            let appended = tokio::time::timeout_at(deadline.into(), answer)
+                .await
+                .map_err(|_| timed_out("the batch was not committed in time; it may still be"))
+                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping())))
+                .inspect_err(|error| failed(&metrics, &tracing::Span::current(), error))?;
+            tracing::Span::current().record("base_offset", appended.base.0);
+            tracing::debug!("committed");
+            metrics.produced(size, records, clock::monotonic() - started);
+            let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
+            Ok(Produced {
+                base_offset: appended.base,
+                log_start: handle.view.borrow().visible.log_start,
+                append_time: stamped.then_some(appended.append_time),
+            })
+        };
+        Ok(committed.instrument(span))
+    }
+
+    /// From a request to its place in the queue of its shard.
+    async fn begin_produce(
+        &self,
+        request: ProduceRequest,
+        deadline: Instant,
+        span: &tracing::Span,
+    ) -> Result<Begun, ApiError> {
+        let ProduceRequest { topic, partition, records, acks, .. } = request;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
+        span.record("topic", topic.record.name.as_str());
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
         }
         if acks != Acks::All && !self.inner.session.is_fresh() {
             return Err(stale(ErrorCode::NotLeaderOrFollower));
         }
-        let started = clock::monotonic();
-        let Admitted { batch, latest } = admit(&topic, records).inspect_err(|error| {
-            self.inner.metrics.produced(0, std::time::Duration::ZERO, Some(error.code.name()));
-        })?;
+        let Provided { batch, latest, room, memory } =
+            self.admit(&topic, records, deadline).instrument(tracing::debug_span!("admit")).await?;
+        let (size, records) = (batch.size() as u64, u64::from(batch.record_count()));
+        let (reply, answer): (ProduceReply, _) = oneshot::channel();
+        let acks = match acks {
+            Acks::None => replica::Acks::None,
+            Acks::Leader => replica::Acks::Leader,
+            Acks::All => replica::Acks::All,
+        };
+        let spans = ProduceSpans { append: tracing::debug_span!("append"), produce: span.clone() };
+        let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply, spans };
+        handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
+        Ok(Begun { topic, handle, size, records, answer })
+    }
+
+    /// Checks a batch and takes what it needs: memory until it is durable, and room in the WAL.
+    async fn admit(&self, topic: &Topic, records: Bytes, deadline: Instant) -> Result<Provided, ApiError> {
+        let Admitted { batch, latest } = admit(topic, records)?;
         if batch.size() > self.inner.wal.batch_bytes_max() {
             let message =
                 format!("a batch of {} bytes does not fit this broker's WAL files; send smaller ones", batch.size());
             return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
         }
-        let metrics = Arc::clone(&self.inner.metrics);
         let size = u32::try_from(batch.size()).expect("max.message.bytes fits u32");
         let memory = Arc::clone(&self.inner.produce_memory).acquire_many_owned(size);
         let memory = tokio::time::timeout_at(deadline.into(), memory)
@@ -127,34 +198,13 @@ impl Broker {
             .map_err(|_| timed_out("the broker's produce memory stayed full; nothing was written"))?
             .expect("the semaphore is never closed");
         let room = self.inner.wal.reserve(batch.size()).ok_or_else(wal_full)?;
-        let (reply, answer) = oneshot::channel();
-        let acks = match acks {
-            Acks::None => replica::Acks::None,
-            Acks::Leader => replica::Acks::Leader,
-            Acks::All => replica::Acks::All,
-        };
-        let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply };
-        handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
-        let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
-        Ok(async move {
-            let answer = tokio::time::timeout_at(deadline.into(), answer)
-                .await
-                .map_err(|_| timed_out("the batch was not committed in time; it may still be"))?;
-            let appended = answer.map_err(|_| stopping())?;
-            let code = appended.as_ref().err().map(|error| error.code.name());
-            metrics.produced(size as usize, clock::monotonic() - started, code);
-            let appended = appended?;
-            Ok(Produced {
-                base_offset: appended.base,
-                log_start: handle.view.borrow().visible.log_start,
-                append_time: stamped.then_some(appended.append_time),
-            })
-        })
+        Ok(Provided { batch, latest, room, memory })
     }
 
     /// Hands out a new idempotent producer's identity.
     pub async fn init_producer(&self) -> Result<ProducerIdentity, ApiError> {
-        let id = self.inner.producer_ids.next(&self.inner.store, self.session()?).await?;
+        let next = async { self.inner.producer_ids.next(&self.inner.store, self.session()?).await };
+        let id = self.counted("InitProducer", next.await)?;
         Ok(ProducerIdentity { id, epoch: ProducerEpoch(0) })
     }
 
@@ -187,27 +237,29 @@ impl Broker {
             tiered_bytes: view.manifest.size(),
         })
     }
+}
 
-    /// Every counter, in Prometheus' text format.
-    pub(crate) fn metrics_text(&self) -> String {
-        let wal = self.inner.wal.usage();
-        let cache = self.inner.tiered.cache().counters();
-        self.inner.metrics.render(&Readings {
-            wal_live_bytes: wal.live_bytes,
-            wal_file_bytes: wal.file_bytes,
-            wal_free_bytes: wal.free_bytes,
-            partitions: self.inner.catalog.tables().topics().map(|topic| topic.partitions.len() as u64).sum(),
-            object_gets: cache.gets,
-            object_get_bytes: cache.get_bytes,
-            cache_memory_hits: cache.memory_hits,
-            cache_disk_hits: cache.disk_hits,
-            cache_misses: cache.misses,
-            cache_corrupt_entries: cache.corrupt_pages,
-            request_memory_held: self.inner.budget.requests_held() as u64,
-            answer_memory_held: self.inner.budget.answers.held() as u64,
-            connections: self.inner.connections.count() as u64,
-        })
-    }
+/// A batch that has its place in the queue of its shard.
+struct Begun {
+    topic: Arc<Topic>,
+    handle: PartitionHandle,
+    size: u64,
+    records: u64,
+    answer: oneshot::Receiver<Result<replica::Appended, ApiError>>,
+}
+
+/// A batch that may be appended, with what it takes.
+struct Provided {
+    batch: Batch,
+    latest: TimestampMs,
+    room: WalPermit,
+    memory: OwnedSemaphorePermit,
+}
+
+fn failed(metrics: &Metrics, span: &tracing::Span, error: &ApiError) {
+    metrics.failed("Produce", error.code);
+    span.record("error_code", error.code.name());
+    span.record("otel.status_code", "ERROR");
 }
 
 /// Exactly one batch, checked in full against the topic's settings.

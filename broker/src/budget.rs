@@ -3,9 +3,9 @@
 //! Whoever receives takes room before the bytes are there; whoever answers gives it back when they are sent. It knows no
 //! protocol, and never takes room away from who holds it: that is the doors' affair, by their limits of time.
 
-use prometheus_client::metrics::counter::Counter;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
@@ -274,7 +274,7 @@ impl Arriving {
 pub(crate) struct Connections {
     door: &'static str,
     places: Pool,
-    refused: Counter,
+    refused: Arc<AtomicU64>,
     /// Refused clients that are being told so.
     telling: Pool,
 }
@@ -288,20 +288,30 @@ pub(crate) struct Doors {
 }
 
 impl Connections {
-    /// At most `max` at once; `refused` counts those there was no place for.
-    pub(crate) fn new(door: &'static str, max: usize, refused: Counter) -> Connections {
-        Connections { door, places: Pool::new(max), refused, telling: Pool::new(TOLD_AT_ONCE) }
+    /// At most `max` at once.
+    pub(crate) fn new(door: &'static str, max: usize) -> Connections {
+        Connections { door, places: Pool::new(max), refused: Arc::default(), telling: Pool::new(TOLD_AT_ONCE) }
     }
 
     /// A place for one more, kept until dropped; `None` when all are taken.
     pub(crate) fn enter(&self, peer: SocketAddr) -> Option<Held> {
         let place = self.places.try_take(1);
         // A flood of clients does not become a flood of lines.
-        if place.is_none() && self.refused.inc().saturating_add(1).is_power_of_two() {
+        if place.is_none() && (self.refused.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {
             let (door, max) = (self.door, self.places.bytes());
             tracing::warn!(door, max, %peer, "refused a connection, there being as many as may be; see millpond_connections_refused");
         }
         place
+    }
+
+    /// Connections that are open.
+    pub(crate) fn open(&self) -> usize {
+        self.places.held()
+    }
+
+    /// Clients there was no place for.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// A place for telling a client that it was refused; `None` when there are too many of them to be polite.
@@ -312,14 +322,14 @@ impl Connections {
 
 impl Doors {
     /// At most `max` connections for each.
-    pub(crate) fn new(max: usize, refused: &Counter) -> Doors {
-        let door = |name| Connections::new(name, max, refused.clone());
+    pub(crate) fn new(max: usize) -> Doors {
+        let door = |name| Connections::new(name, max);
         Doors { grpc: door("gRPC"), kafka: door("Kafka"), http: door("HTTP") }
     }
 
-    /// Connections of all doors.
-    pub(crate) fn count(&self) -> usize {
-        self.grpc.places.held() + self.kafka.places.held() + self.http.places.held()
+    /// Each with the name of its door in metrics.
+    pub(crate) fn named(&self) -> [(&'static str, &Connections); 3] {
+        [("grpc", &self.grpc), ("kafka", &self.kafka), ("http", &self.http)]
     }
 }
 
@@ -403,13 +413,12 @@ mod tests {
 
     #[test]
     fn connections_are_counted_until_they_end() {
-        let refused = Counter::default();
-        let doors = Doors::new(2, &refused);
+        let doors = Doors::new(2);
         let enter = || doors.kafka.enter(SocketAddr::from(([127, 0, 0, 1], 1)));
         let (one, _two) = (enter(), enter());
         assert!(one.is_some() && enter().is_none());
         drop(one);
-        assert_eq!((doors.count(), refused.get()), (1, 1));
+        assert_eq!((doors.kafka.open(), doors.kafka.refused(), doors.grpc.open()), (1, 1, 0));
         assert!(enter().is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! What a broker is told at its start. Plain data: parsing is the command line's, components (metadata, object store, disk) are arguments.
 
+use crate::telemetry::Otlp;
 use millpond_log::BrokerId;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub struct Config {
     pub cache_memory_bytes: u64,
     /// Bytes of the read cache on disk; 0 for none.
     pub cache_disk_bytes: u64,
+    /// Where metrics are pushed to, besides being read at the HTTP door. Traces are the process's and not one broker's.
+    pub otlp: Option<Otlp>,
     /// `auto.create.topics.enable`.
     pub auto_create_topics: bool,
     /// `num.partitions`: partitions of a topic created without a number.
@@ -85,6 +88,7 @@ impl Config {
             connections_max: 2048,
             cache_memory_bytes: 64 << 20,
             cache_disk_bytes: 1 << 30,
+            otlp: None,
             auto_create_topics: true,
             default_partitions: 1,
             // Section 8: a silent broker is replaced within TTL + 2 s.

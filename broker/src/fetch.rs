@@ -14,7 +14,9 @@ use crate::wal::TailReadError;
 use futures::future::select_all;
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use tracing::field::Empty;
 
 /// Times one partition is looked at again within one read, because its tail was trimmed between the view and the read.
 const LOOKS_MAX: usize = 3;
@@ -54,15 +56,24 @@ impl Broker {
 
     /// As `fetch`, with the memory that the answer's batches take: to be held until they are sent.
     pub(crate) async fn fetch_held(&self, request: FetchRequest) -> (Vec<FetchedPartition>, Held) {
-        let deadline = clock::monotonic() + request.wait_max;
-        let mut watched: Vec<Result<Watched, ApiError>> =
-            request.partitions.iter().map(|wanted| self.watched(wanted)).collect();
+        let span = tracing::debug_span!("fetch", partitions = request.partitions.len(), batches = Empty, bytes = Empty);
+        self.fetch_and_wait(request).instrument(span).await
+    }
+
+    async fn fetch_and_wait(&self, request: FetchRequest) -> (Vec<FetchedPartition>, Held) {
+        let begun = clock::monotonic();
+        let deadline = begun + request.wait_max;
+        let mut waited = false;
+        let mut watched: Vec<Result<Watched, ApiError>> = tracing::debug_span!("find")
+            .in_scope(|| request.partitions.iter().map(|wanted| self.watched(wanted)).collect());
         loop {
             let (answer, complete, held) = self.read_within_budget(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
-                self.count_fetched(&answer);
+                self.count_fetched(&answer, clock::monotonic() - begun, waited);
                 return (answer, held);
             }
+            waited = true;
+            tracing::debug!("waiting for records");
             // Nobody holds memory while it waits for records.
             drop((answer, held));
             let changes = watched.iter_mut().flatten().map(|watched| Box::pin(watched.view.changed()));
@@ -77,10 +88,14 @@ impl Broker {
         Ok(Watched { id: handle.id, view: handle.view, lost })
     }
 
-    fn count_fetched(&self, answer: &[FetchedPartition]) {
-        let metrics = &self.inner().metrics;
-        metrics.fetch_requests.inc();
-        metrics.fetch_bytes.inc_by(answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum());
+    fn count_fetched(&self, answer: &[FetchedPartition], took: Duration, waited: bool) {
+        let batches = answer.iter().map(|part| part.batches.len() as u64).sum();
+        let bytes = answer.iter().flat_map(|part| &part.batches).map(|batch| batch.size() as u64).sum();
+        self.metrics().fetched(batches, bytes, took, waited);
+        for error in answer.iter().filter_map(|part| part.error.as_ref()) {
+            self.metrics().failed("Fetch", error.code);
+        }
+        tracing::Span::current().record("batches", batches).record("bytes", bytes);
     }
 
     /// Reads what fits the memory for answers now, waiting for it when there is none. A first batch that is larger than what was
@@ -195,7 +210,8 @@ impl Broker {
         if budget.bytes == 0 && !budget.may_overshoot {
             return Ok(Some(Read { batches: Vec::new(), filled: true }));
         }
-        match self.wal().read(id, offset, end, budget.bytes).await {
+        let tail = self.wal().read(id, offset, end, budget.bytes);
+        match tail.instrument(tracing::debug_span!("read", from = "wal")).await {
             Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
                 let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
@@ -216,6 +232,7 @@ impl Broker {
 
 /// Cuts what was read to whole batches within the budget. Only the answer's first batch may overshoot (cases F2, F3).
 fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
+    let _assemble = tracing::debug_span!("assemble").entered();
     let mut taken = 0;
     let mut kept = Vec::with_capacity(batches.len());
     let mut filled = false;

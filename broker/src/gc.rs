@@ -1,7 +1,7 @@
 //! Garbage collection of objects (rules G1 to G3). Safe however long it pauses: it only deletes what two bumps of the epoch have outlived.
 
 use crate::clock;
-use crate::metrics::Metrics;
+use crate::metrics::TierMeters;
 use crate::session::SessionHandle;
 use crate::tiered::{Tiered, TieredError};
 use futures::TryStreamExt;
@@ -28,7 +28,7 @@ pub(crate) struct Collector {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) tiered: Arc<Tiered>,
     pub(crate) gc_epoch: Arc<AtomicU64>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) meters: TierMeters,
     pub(crate) period: Duration,
 }
 
@@ -114,7 +114,7 @@ impl Collector {
 
     async fn delete(&self, path: &Path) -> Result<(), GcError> {
         match self.objects.delete(path).await {
-            Ok(()) => drop(self.metrics.objects_deleted.inc()),
+            Ok(()) => self.meters.objects_deleted.add(1, &[]),
             Err(object_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }

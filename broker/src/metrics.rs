@@ -1,183 +1,302 @@
-//! What the broker counts, by Prometheus names `millpond_<noun>_<unit>`. Counting never blocks and never fails.
+//! What the broker counts and measures: the one registry of instruments, named `millpond_<noun>_<unit>`. It is read as
+//! Prometheus' text, and pushed by OTLP where a collector is named. Counting never blocks on anything but itself.
+//!
+//! Labels are closed sets of our own words, never a client's: no client, host, group or partition is a label.
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use millpond_log::ErrorCode;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
+use opentelemetry_sdk::error::OTelSdkError;
+use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
 use std::time::Duration;
 
-/// One label `code`: the name of an error.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Code(pub(crate) &'static str);
+/// Bounds of latency buckets in seconds: 100 us to 3 s, from one fdatasync of a fast disk to a stalled one.
+const LATENCY_BOUNDS: [f64; 16] = doubling(0.0001, 2.0);
 
-impl EncodeLabelSet for Code {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
-        ("code", self.0).encode(encoder.encode_label())
+/// Bounds of buckets for transfers to the object store, in seconds: 5 ms to 164 s.
+const TRANSFER_BOUNDS: [f64; 16] = doubling(0.005, 2.0);
+
+/// Bounds of buckets of bytes: 4 KiB to 64 MiB.
+const BYTES_BOUNDS: [f64; 8] = doubling(4096.0, 4.0);
+
+/// Bounds of buckets of batches in one group of the WAL: 1 to 2048.
+const BATCHES_BOUNDS: [f64; 12] = doubling(1.0, 2.0);
+
+/// How long the last push to a collector may take when the broker ends.
+const PUSH_PATIENCE: Duration = Duration::from_secs(2);
+
+const fn doubling<const N: usize>(first: f64, factor: f64) -> [f64; N] {
+    let mut bounds = [first; N];
+    let mut at = 1;
+    while at < N {
+        bounds[at] = bounds[at - 1] * factor;
+        at += 1;
+    }
+    bounds
+}
+
+/// Through which door a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    Grpc,
+    Kafka,
+}
+
+impl Door {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Door::Grpc => "grpc",
+            Door::Kafka => "kafka",
+        }
     }
 }
 
-use prometheus_client::encoding::EncodeLabel;
-
-/// Every counter of one broker.
+/// Every instrument of one broker, except the levels, which are read off other parts (`levels`).
 pub(crate) struct Metrics {
-    registry: Registry,
-    pub(crate) produce_batches: Counter,
-    pub(crate) produce_bytes: Counter,
-    pub(crate) produce_errors: Family<Code, Counter>,
-    pub(crate) produce_seconds: Histogram,
-    pub(crate) fetch_requests: Counter,
-    pub(crate) fetch_bytes: Counter,
-    pub(crate) uploads: Counter,
-    pub(crate) upload_bytes: Counter,
-    pub(crate) upload_errors: Counter,
-    pub(crate) segments_committed: Counter,
-    pub(crate) metadata_tier_transactions: Counter,
-    pub(crate) objects_deleted: Counter,
-    pub(crate) connections_refused: Counter,
-    levels: Levels,
+    provider: SdkMeterProvider,
+    text: prometheus::Registry,
+    requests: Counter<u64>,
+    request_errors: Counter<u64>,
+    produce_batches: Counter<u64>,
+    produce_records: Counter<u64>,
+    produce_bytes: Counter<u64>,
+    produce_seconds: Histogram<f64>,
+    fetch_batches: Counter<u64>,
+    fetch_bytes: Counter<u64>,
+    fetch_seconds: Histogram<f64>,
+    pub(crate) wal: WalMeters,
+    pub(crate) tier: TierMeters,
+    pub(crate) objects: ObjectMeters,
 }
 
-/// What is read off other parts when someone asks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Readings {
-    pub(crate) wal_live_bytes: u64,
-    pub(crate) wal_file_bytes: u64,
-    pub(crate) wal_free_bytes: u64,
-    pub(crate) partitions: u64,
-    pub(crate) object_gets: u64,
-    pub(crate) object_get_bytes: u64,
-    pub(crate) cache_memory_hits: u64,
-    pub(crate) cache_disk_hits: u64,
-    pub(crate) cache_misses: u64,
-    pub(crate) cache_corrupt_entries: u64,
-    pub(crate) request_memory_held: u64,
-    pub(crate) answer_memory_held: u64,
-    pub(crate) connections: u64,
+/// What the WAL's writer measures.
+#[derive(Clone)]
+pub(crate) struct WalMeters {
+    sync_seconds: Histogram<f64>,
+    group_bytes: Histogram<u64>,
+    group_batches: Histogram<u64>,
 }
 
-#[derive(Default)]
-struct Levels {
-    wal_live_bytes: Gauge,
-    wal_file_bytes: Gauge,
-    wal_free_bytes: Gauge,
-    partitions: Gauge,
-    object_gets: Gauge,
-    object_get_bytes: Gauge,
-    cache_memory_hits: Gauge,
-    cache_disk_hits: Gauge,
-    cache_misses: Gauge,
-    cache_corrupt_entries: Gauge,
-    request_memory_held: Gauge,
-    answer_memory_held: Gauge,
-    connections: Gauge,
+/// What the tierer and the collector count.
+#[derive(Clone)]
+pub(crate) struct TierMeters {
+    /// Objects that are in the bucket and sure to be right.
+    pub(crate) uploads: Counter<u64>,
+    pub(crate) upload_bytes: Counter<u64>,
+    /// Uploads and commits that failed; each is tried again.
+    pub(crate) upload_errors: Counter<u64>,
+    pub(crate) upload_seconds: Histogram<f64>,
+    /// Transactions on the metadata store that changed manifests, tries included.
+    pub(crate) transactions: Counter<u64>,
+    pub(crate) commit_seconds: Histogram<f64>,
+    pub(crate) segments: Counter<u64>,
+    pub(crate) objects_deleted: Counter<u64>,
+}
+
+/// What is counted at the object store itself, whoever asked.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectMeters {
+    requests: Counter<u64>,
+    request_seconds: Histogram<f64>,
+    bytes: Counter<u64>,
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Metrics {
-        let mut metrics = Metrics {
-            registry: Registry::with_prefix("millpond"),
-            produce_batches: Counter::default(),
-            produce_bytes: Counter::default(),
-            produce_errors: Family::default(),
-            // 100 us to 3 s: from one fdatasync of a fast disk to a stalled one.
-            produce_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 16)),
-            fetch_requests: Counter::default(),
-            fetch_bytes: Counter::default(),
-            uploads: Counter::default(),
-            upload_bytes: Counter::default(),
-            upload_errors: Counter::default(),
-            segments_committed: Counter::default(),
-            metadata_tier_transactions: Counter::default(),
-            objects_deleted: Counter::default(),
-            connections_refused: Counter::default(),
-            levels: Levels::default(),
+    /// A registry of its own for one broker; `push` says where else it goes.
+    pub(crate) fn new(push: impl FnOnce(MeterProviderBuilder) -> MeterProviderBuilder) -> Metrics {
+        let text = prometheus::Registry::new();
+        let reader = opentelemetry_prometheus::exporter()
+            .with_registry(text.clone())
+            // Names carry their units already.
+            .without_units()
+            .without_target_info()
+            .scope_info_enabled(false)
+            .build()
+            .expect("a new registry takes its only collector");
+        let provider = push(SdkMeterProvider::builder().with_reader(reader)).build();
+        let meter = provider.meter("millpond");
+        let counter = |name, help| counting(&meter, name, help);
+        let seconds = |name, help, bounds: &[f64]| {
+            meter.f64_histogram(name).with_unit("s").with_description(help).with_boundaries(bounds.to_vec()).build()
         };
-        metrics.register();
-        metrics
-    }
-
-    fn register(&mut self) {
-        let registry = &mut self.registry;
-        registry.register("produce_batches", "Batches acknowledged", self.produce_batches.clone());
-        registry.register("produce_bytes", "Bytes of batches acknowledged", self.produce_bytes.clone());
-        registry.register("produce_errors", "Batches refused or failed, by error", self.produce_errors.clone());
-        registry.register("produce_seconds", "Time from admission to acknowledgement", self.produce_seconds.clone());
-        registry.register("fetch_requests", "Fetches answered", self.fetch_requests.clone());
-        registry.register("fetch_bytes", "Bytes of batches sent to readers", self.fetch_bytes.clone());
-        registry.register("object_uploads", "Objects uploaded", self.uploads.clone());
-        registry.register("object_upload_bytes", "Bytes of objects uploaded", self.upload_bytes.clone());
-        registry.register("object_upload_errors", "Uploads that failed and are retried", self.upload_errors.clone());
-        registry.register("segments_committed", "Segments committed to manifests", self.segments_committed.clone());
-        registry.register(
-            "metadata_tier_transactions",
-            "Metadata transactions that changed manifests",
-            self.metadata_tier_transactions.clone(),
-        );
-        registry.register("objects_deleted", "Objects deleted from the bucket", self.objects_deleted.clone());
-        registry.register(
-            "connections_refused",
-            "Connections closed at once, there being as many as may be",
-            self.connections_refused.clone(),
-        );
-        let levels = &self.levels;
-        for (name, help, gauge) in [
-            ("wal_live_bytes", "Bytes of frames that some partition needs", &levels.wal_live_bytes),
-            ("wal_file_bytes", "Bytes of WAL files in use", &levels.wal_file_bytes),
-            ("wal_free_bytes", "Bytes the WAL can still take", &levels.wal_free_bytes),
-            ("partitions", "Partitions held", &levels.partitions),
-            ("object_gets", "GET requests to the object store since the start", &levels.object_gets),
-            ("object_get_bytes", "Bytes read from the object store since the start", &levels.object_get_bytes),
-            ("cache_memory_hits", "Pages found in memory since the start", &levels.cache_memory_hits),
-            ("cache_disk_hits", "Pages found in the disk cache since the start", &levels.cache_disk_hits),
-            ("cache_misses", "Pages found in neither since the start", &levels.cache_misses),
-            ("cache_corrupt_entries", "Disk cache entries dropped as corrupt", &levels.cache_corrupt_entries),
-            ("request_memory_bytes", "Bytes held for requests under way", &levels.request_memory_held),
-            ("answer_memory_bytes", "Bytes held for answers not yet sent", &levels.answer_memory_held),
-            ("connections", "Connections of all doors", &levels.connections),
-        ] {
-            registry.register(name, help, gauge.clone());
+        Metrics {
+            requests: meter
+                .u64_counter("millpond_requests")
+                .with_description("Requests taken in, by door and api")
+                .build(),
+            request_errors: meter
+                .u64_counter("millpond_request_errors")
+                .with_description("Requests, or partitions of one, refused or failed")
+                .build(),
+            produce_batches: counter("millpond_produce_batches", "Batches acknowledged"),
+            produce_records: counter("millpond_produce_records", "Records acknowledged"),
+            produce_bytes: counter("millpond_produce_bytes", "Bytes of batches acknowledged"),
+            produce_seconds: seconds(
+                "millpond_produce_seconds",
+                "Time from a batch's arrival to its acknowledgement",
+                &LATENCY_BOUNDS,
+            ),
+            fetch_batches: counter("millpond_fetch_batches", "Batches sent to readers"),
+            fetch_bytes: counter("millpond_fetch_bytes", "Bytes of batches sent to readers"),
+            fetch_seconds: seconds(
+                "millpond_fetch_seconds",
+                "Time of one fetch; those that waited for records apart",
+                &LATENCY_BOUNDS,
+            ),
+            wal: WalMeters::new(&meter),
+            tier: TierMeters::new(&meter),
+            objects: ObjectMeters::new(&meter),
+            provider,
+            text,
         }
     }
 
-    /// Notes how a produce ended.
-    pub(crate) fn produced(&self, bytes: usize, took: Duration, error: Option<&'static str>) {
-        match error {
-            None => {
-                self.produce_batches.inc();
-                self.produce_bytes.inc_by(bytes as u64);
-                self.produce_seconds.observe(took.as_secs_f64());
-            }
-            Some(code) => {
-                self.produce_errors.get_or_create(&Code(code)).inc();
-            }
+    /// Where further instruments are added.
+    pub(crate) fn meter(&self) -> Meter {
+        self.provider.meter("millpond")
+    }
+
+    /// Notes a request that a door took in. `api` is one of our own names.
+    pub(crate) fn request(&self, door: Door, api: &'static str) {
+        self.requests.add(1, &[KeyValue::new("door", door.name()), KeyValue::new("api", api)]);
+    }
+
+    /// Notes that a request, or its part for one partition, was not met.
+    pub(crate) fn failed(&self, api: &'static str, error: ErrorCode) {
+        self.request_errors.add(1, &[KeyValue::new("api", api), KeyValue::new("error", error.name())]);
+    }
+
+    /// Notes a batch that was acknowledged.
+    pub(crate) fn produced(&self, size: u64, records: u64, took: Duration) {
+        self.produce_batches.add(1, &[]);
+        self.produce_records.add(records, &[]);
+        self.produce_bytes.add(size, &[]);
+        self.produce_seconds.record(took.as_secs_f64(), &[]);
+    }
+
+    /// Notes a fetch that was answered, whether it had to wait for records or not.
+    pub(crate) fn fetched(&self, batches: u64, size: u64, took: Duration, waited: bool) {
+        self.fetch_batches.add(batches, &[]);
+        self.fetch_bytes.add(size, &[]);
+        self.fetch_seconds.record(took.as_secs_f64(), &[KeyValue::new("waited", waited)]);
+    }
+
+    /// Everything, in Prometheus' text format 0.0.4.
+    pub(crate) fn text(&self) -> Result<String, prometheus::Error> {
+        prometheus::TextEncoder::new().encode_to_string(&self.text.gather())
+    }
+
+    /// Pushes what was counted last, and ends. Blocks.
+    pub(crate) fn close(&self) -> Result<(), OTelSdkError> {
+        self.provider.shutdown_with_timeout(PUSH_PATIENCE)
+    }
+}
+
+/// A counter without labels, which is there from the start.
+fn counting(meter: &Meter, name: &'static str, help: &'static str) -> Counter<u64> {
+    let counter = meter.u64_counter(name).with_description(help).build();
+    counter.add(0, &[]);
+    counter
+}
+
+impl WalMeters {
+    fn new(meter: &Meter) -> WalMeters {
+        WalMeters {
+            sync_seconds: meter
+                .f64_histogram("millpond_wal_sync_seconds")
+                .with_unit("s")
+                .with_description("Time to write and sync one group of the WAL")
+                .with_boundaries(LATENCY_BOUNDS.to_vec())
+                .build(),
+            group_bytes: meter
+                .u64_histogram("millpond_wal_group_bytes")
+                .with_unit("By")
+                .with_description("Bytes written and synced together")
+                .with_boundaries(BYTES_BOUNDS.to_vec())
+                .build(),
+            group_batches: meter
+                .u64_histogram("millpond_wal_group_batches")
+                .with_description("Batches written and synced together")
+                .with_boundaries(BATCHES_BOUNDS.to_vec())
+                .build(),
         }
     }
 
-    /// Everything, in Prometheus' text format.
-    pub(crate) fn render(&self, readings: &Readings) -> String {
-        let levels = &self.levels;
-        for (gauge, value) in [
-            (&levels.wal_live_bytes, readings.wal_live_bytes),
-            (&levels.wal_file_bytes, readings.wal_file_bytes),
-            (&levels.wal_free_bytes, readings.wal_free_bytes),
-            (&levels.partitions, readings.partitions),
-            (&levels.object_gets, readings.object_gets),
-            (&levels.object_get_bytes, readings.object_get_bytes),
-            (&levels.cache_memory_hits, readings.cache_memory_hits),
-            (&levels.cache_disk_hits, readings.cache_disk_hits),
-            (&levels.cache_misses, readings.cache_misses),
-            (&levels.cache_corrupt_entries, readings.cache_corrupt_entries),
-            (&levels.request_memory_held, readings.request_memory_held),
-            (&levels.answer_memory_held, readings.answer_memory_held),
-            (&levels.connections, readings.connections),
-        ] {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    /// Notes one group that is durable.
+    pub(crate) fn synced(&self, batches: u64, size: u64, took: Duration) {
+        self.sync_seconds.record(took.as_secs_f64(), &[]);
+        self.group_bytes.record(size, &[]);
+        self.group_batches.record(batches, &[]);
+    }
+}
+
+impl TierMeters {
+    fn new(meter: &Meter) -> TierMeters {
+        let counter = |name, help| counting(meter, name, help);
+        let seconds = |name, help, bounds: &[f64]| {
+            meter.f64_histogram(name).with_unit("s").with_description(help).with_boundaries(bounds.to_vec()).build()
+        };
+        TierMeters {
+            uploads: counter("millpond_uploads", "Objects uploaded"),
+            upload_bytes: counter("millpond_upload_bytes", "Bytes of objects uploaded"),
+            upload_errors: counter("millpond_upload_errors", "Uploads and commits that failed and are tried again"),
+            upload_seconds: seconds(
+                "millpond_upload_seconds",
+                "Time to build one object and put it into the bucket",
+                &TRANSFER_BOUNDS,
+            ),
+            transactions: counter("millpond_commit_transactions", "Metadata transactions that change manifests"),
+            commit_seconds: seconds("millpond_commit_seconds", "Time to commit manifests", &LATENCY_BOUNDS),
+            segments: counter("millpond_committed_segments", "Segments committed to manifests"),
+            objects_deleted: counter("millpond_deleted_objects", "Objects that garbage collection deleted"),
         }
-        let mut text = String::new();
-        encode(&mut text, &self.registry).expect("writing to a string does not fail");
-        text
+    }
+}
+
+impl ObjectMeters {
+    fn new(meter: &Meter) -> ObjectMeters {
+        let meters = ObjectMeters {
+            requests: meter
+                .u64_counter("millpond_object_requests")
+                .with_description("Requests to the object store, by operation and outcome")
+                .build(),
+            request_seconds: meter
+                .f64_histogram("millpond_object_request_seconds")
+                .with_unit("s")
+                .with_description("Time until the object store answered, bodies of GETs not included")
+                .with_boundaries(TRANSFER_BOUNDS.to_vec())
+                .build(),
+            bytes: meter
+                .u64_counter("millpond_object_bytes")
+                .with_unit("By")
+                .with_description("Bytes of objects read and written")
+                .build(),
+        };
+        // What nobody asked for yet was asked for zero times: rates begin with the first request.
+        for operation in ["get", "put"] {
+            meters.requests.add(0, &[KeyValue::new("operation", operation), KeyValue::new("outcome", "ok")]);
+        }
+        meters.read(0);
+        meters.written(0);
+        meters
+    }
+
+    /// Notes how a request ended; `took` where it was measured.
+    pub(crate) fn answered(&self, operation: &'static str, outcome: &'static str, took: Option<Duration>) {
+        let labels = [KeyValue::new("operation", operation), KeyValue::new("outcome", outcome)];
+        self.requests.add(1, &labels);
+        if let Some(took) = took {
+            self.request_seconds.record(took.as_secs_f64(), &labels[..1]);
+        }
+    }
+
+    /// Notes bytes that came from the object store.
+    pub(crate) fn read(&self, size: u64) {
+        self.bytes.add(size, &[KeyValue::new("direction", "read")]);
+    }
+
+    /// Notes bytes that the object store took.
+    pub(crate) fn written(&self, size: u64) {
+        self.bytes.add(size, &[KeyValue::new("direction", "written")]);
     }
 }

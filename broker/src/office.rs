@@ -5,12 +5,14 @@ use crate::catalog::{PartitionHandle, Placement, Topic};
 use crate::clock;
 use crate::mark::Mark;
 use crate::partitions::shard::ShardMsg;
+use crate::proposals::assignment;
 use crate::session::SessionHandle;
 use crate::tier::TierRequest;
 use crate::wal::{Wal, WalError};
-use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
-use millpond_core::replica::{Input, Leadership};
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, PartitionId, WalGen};
+use millpond_core::election;
+use millpond_core::records::{PartitionRecord, SessionRecord};
+use millpond_core::replica::{Input, Live};
+use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, WalGen};
 use millpond_metadata::kv::{KvError, Revision};
 use millpond_metadata::store::{self, Election, Image, Outcome, Registered, Session, Store, StoreError, Versioned};
 use std::collections::{BTreeMap, VecDeque};
@@ -115,6 +117,7 @@ impl Registrar {
             durable_lsn: self.wal.durable_lsn(),
             ttl: self.ttl,
         };
+        let mut told = false;
         loop {
             let sent = clock::boot();
             match self.store.register_broker(&registration).await {
@@ -122,7 +125,10 @@ impl Registrar {
                 Ok(Registered::StaleDisk { reason }) => return Err(OfficeError::StaleDisk { reason }),
                 Ok(Registered::StaleMetadata { reason }) => return Err(OfficeError::StaleMetadata { reason }),
                 Ok(Registered::Occupied { wal_gen }) => {
-                    tracing::warn!(%wal_gen, "another process holds this broker's id; waiting for its lease to end");
+                    // Once, however often it is looked at.
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(%wal_gen, "another process holds this broker's id; waiting for its lease to end");
+                    }
                 }
                 Ok(Registered::Conflict | Registered::Unknown) => {}
                 Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot register yet"),
@@ -222,15 +228,25 @@ async fn lost(registrar: &Registrar, session: Session, handle: &SessionHandle) -
 async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) -> Result<(), StoreError> {
     let mut renewals = tokio::time::interval(session.ttl / 3);
     renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = true;
     loop {
         renewals.tick().await;
         let sent = clock::boot();
         match store.kv().keep_alive(session.lease).await {
-            Ok(Some(_)) => handle.renew(sent),
+            Ok(Some(_)) => {
+                handle.renew(sent);
+                if !heard {
+                    tracing::info!("the lease is renewed again");
+                }
+                heard = true;
+            }
             Ok(None) => return Ok(()),
             Err(KvError::Restored(reason)) => return Err(StoreError::Restored(reason)),
             Err(error) => {
-                tracing::warn!(%error, "the lease could not be renewed; trying again");
+                if heard {
+                    tracing::warn!(%error, "the lease could not be renewed; trying until it can");
+                }
+                heard = false;
                 tokio::time::sleep(RETRY).await;
                 renewals.reset_immediately();
             }
@@ -283,13 +299,15 @@ impl Broker {
             tokio::time::sleep(RETRY).await;
         };
         let mut open: Vec<Election> = self.elections(&image, session);
-        let mut elected: BTreeMap<PartitionId, PartitionRecord> = BTreeMap::new();
+        let mut elected: BTreeMap<PartitionId, Versioned<PartitionRecord>> = BTreeMap::new();
         while !open.is_empty() {
             let outcomes = self.inner().store.elect(&session, None, &open).await;
             let mut again = Vec::new();
             for (election, outcome) in open.into_iter().zip(outcomes) {
                 match outcome {
-                    Ok(Outcome::Committed { .. }) => drop(elected.insert(election.partition, election.next)),
+                    Ok(Outcome::Committed { revision }) => {
+                        elected.insert(election.partition, Versioned { value: election.next, revision });
+                    }
                     // Rule K5: the same again, until the key moves.
                     Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => again.push(election),
                     // Somebody else was elected, or this session is gone already: it is seen by the keep-alive.
@@ -302,7 +320,7 @@ impl Broker {
                 tokio::time::sleep(RETRY).await;
             }
         }
-        self.begin_leading(&elected);
+        self.begin_leading(&session, &elected);
         Ok(())
     }
 
@@ -314,46 +332,41 @@ impl Broker {
             served && (record.isr.contains(&me) || record.elr.contains(&me))
         });
         let election = |(id, seen): (&PartitionId, &Versioned<PartitionRecord>)| {
-            let mut next = seen.value.clone();
-            next.leader = Some(Leader { rid: me, inc: session.inc });
-            next.epoch = LeaderEpoch(seen.value.epoch.0 + 1);
-            next.isr = vec![me];
-            next.elr.retain(|rid| *rid != me);
+            let winner = Live { rid: me, inc: session.inc };
+            let next = election::won(&seen.value, winner, &[winner]);
             Election { partition: *id, seen: seen.clone(), next }
         };
         candidates.map(election).collect()
     }
 
-    fn begin_leading(&self, elected: &BTreeMap<PartitionId, PartitionRecord>) {
+    fn begin_leading(&self, session: &Session, elected: &BTreeMap<PartitionId, Versioned<PartitionRecord>>) {
         let tables = self.inner().catalog.tables();
         for topic in tables.topics() {
             let mut partitions = topic.partitions.clone();
             for handle in &mut partitions {
-                let Some(record) = elected.get(&handle.id) else { continue };
-                handle.placement = Placement::from(record);
-                self.lead(handle, record);
+                let Some(seen) = elected.get(&handle.id) else { continue };
+                handle.placement = Placement::from(&seen.value);
+                self.lead(session, handle, seen.clone());
             }
             self.inner().catalog.put(Topic { record: topic.record.clone(), config: topic.config.clone(), partitions });
         }
     }
 
-    /// Tells the shard that this broker leads a partition.
-    pub(crate) fn lead(&self, handle: &PartitionHandle, record: &PartitionRecord) {
-        let partition = handle.id;
-        let terms =
-            Leadership { epoch: record.epoch, isr: record.isr.iter().copied().collect(), min_isr: record.min_isr };
-        // A shard that is gone ends the broker.
-        let _ = handle.shard.send(ShardMsg::Step { partition, input: Input::Elected(terms) });
-        self.inner().tier.send(TierRequest::Lead { partition, epoch: record.epoch });
+    /// Tells shard and tierer that this broker leads a partition, as its record says.
+    pub(crate) fn lead(&self, session: &Session, handle: &PartitionHandle, seen: Versioned<PartitionRecord>) {
+        let (partition, epoch) = (handle.id, seen.value.epoch);
+        for input in [Input::Session(Some(session.inc)), Input::Assigned(assignment(seen, session))] {
+            // A shard that is gone ends the broker.
+            let _ = handle.shard.send(ShardMsg::Step { partition, input });
+        }
+        self.inner().tier.send(TierRequest::Lead { partition, epoch });
     }
 
     /// Rule B3: no partition is led without a session.
     fn step_down_everywhere(&self) {
         for topic in self.inner().catalog.tables().topics() {
             for handle in &topic.partitions {
-                let epoch = handle.view.borrow().visible.epoch;
-                let input = Input::Deposed { epoch, leader: None };
-                let _ = handle.shard.send(ShardMsg::Step { partition: handle.id, input });
+                let _ = handle.shard.send(ShardMsg::Step { partition: handle.id, input: Input::Session(None) });
                 self.inner().tier.send(TierRequest::Resign { partition: handle.id });
             }
         }

@@ -34,6 +34,17 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
+        self.counted("ListOffsets", self.find_offset(topic, partition, known, spec, isolation).await)
+    }
+
+    async fn find_offset(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        known: Option<LeaderEpoch>,
+        spec: OffsetSpec,
+        isolation: Isolation,
+    ) -> Result<Option<FoundOffset>, ApiError> {
         let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower) {
             return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };

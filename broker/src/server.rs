@@ -7,15 +7,19 @@ use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
 use crate::config::{Config, Listener};
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
+use crate::levels;
 use crate::loss::{self, DiskStory};
 use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
+use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::shard::{self, Open, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
 use crate::producer_ids::ProducerIds;
+use crate::proposals::{self, Proposed};
 use crate::session::SessionHandle;
+use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
 use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
@@ -35,16 +39,20 @@ use millpond_metadata::store::{Store, StoreError, Versioned};
 use object_store::ObjectStore;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How long a broker that stops waits for the requests under way. Longer than the doors take to give up on a client.
 const DRAIN: Duration = Duration::from_secs(12);
+
+/// How long a broker that stops waits for whoever reads its metrics.
+const HTTP_DRAIN: Duration = Duration::from_secs(1);
 
 /// What a broker is made of besides its settings.
 #[derive(Clone)]
@@ -67,6 +75,9 @@ pub struct Running {
     pub addresses: BrokerDescription,
     tasks: JoinSet<Result<(), String>>,
     shards: JoinSet<Result<(), String>>,
+    http: JoinSet<Result<(), String>>,
+    http_end: CancellationToken,
+    metrics: Arc<Metrics>,
     shutdown: CancellationToken,
     wal: Wal,
 }
@@ -84,6 +95,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The collector of telemetry cannot be used.
+    #[error(transparent)]
+    Telemetry(#[from] OtlpError),
     /// The WAL cannot be used.
     #[error(transparent)]
     Wal(#[from] WalError),
@@ -143,21 +157,26 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         http: advertised(&config.http, &http),
     };
     let mut tasks = JoinSet::new();
-    let ready: http::Ready = Arc::new(OnceLock::new());
+    let metrics = Arc::new(open_metrics(&config)?);
+    let session = SessionHandle::default();
+    let open = Arc::new(AtomicBool::new(false));
+    let readiness = http::Readiness { session: session.clone(), open: Arc::clone(&open), shutdown: shutdown.clone() };
+    readiness.register(&metrics);
+    let connections = Doors::new(config.connections_max as usize);
     // Health answers while the WAL is still being recovered (case O5).
-    let metrics = Arc::new(Metrics::new());
-    let connections = Doors::new(config.connections_max as usize, &metrics.connections_refused);
-    let served = http::serve(http, connections.http.clone(), Arc::clone(&ready), shutdown.clone());
-    tasks.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
+    let mut http_task = JoinSet::new();
+    let http_end = CancellationToken::new();
+    let served = http::serve(http, connections.http.clone(), readiness, Arc::clone(&metrics), http_end.clone());
+    http_task.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
     let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
-    // Rule K7, before a restored store is founded anew.
     let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
-    mark.check(store.kv().position().await.map_err(StoreError::from)?).await?;
+    check_mark(&mark, &store, &config, &components.disk).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
     let (wal, recovered) = open_wal(&config, &components, cluster_id.clone()).await?;
     report_damage(&recovered);
-    let session = SessionHandle::default();
+    wal.measure(metrics.wal.clone());
+    let objects: Arc<dyn ObjectStore> = Arc::new(Counted::new(components.objects, metrics.objects.clone()));
     let mut registrar = Registrar {
         store: store.clone(),
         wal: wal.clone(),
@@ -177,9 +196,12 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let registered = registration.session;
     let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
-    let tiered = Arc::new(open_cache(&config, Arc::clone(&components.objects)).await?);
+    let tiered = Arc::new(open_cache(&config, Arc::clone(&objects)).await?);
+    let traced = Arc::new(TracedTails::default());
     let mut shard_tasks = JoinSet::new();
-    let shards = spawn_shards(&wal, &mut shard_tasks);
+    let (proposals, proposed) = unbounded_channel();
+    let shards = spawn_shards(&wal, &traced, &proposals, &mut shard_tasks);
+    drop(proposals);
     let (tier, tier_inbox) = TierHandle::new();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
@@ -201,7 +223,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         config: config.clone(),
     });
     let uploader = Uploader {
-        store: Arc::clone(&components.objects),
+        store: Arc::clone(&objects),
         wal: wal.clone(),
         cluster: cluster_id,
         broker: config.id,
@@ -213,13 +235,15 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         tiered: Arc::clone(&tiered),
         uploader,
         committer: Committer { store: store.clone(), session: session.clone(), gc_epoch: Arc::clone(&gc_epoch) },
-        metrics: Arc::clone(&metrics),
+        meters: metrics.tier.clone(),
+        traced,
         interval: config.tier_interval,
         started: crate::clock::monotonic(),
         state: TierState::default(),
     };
+    let carried = proposals::run(store.clone(), session.clone(), proposed, shutdown.clone());
     let collector =
-        Collector { store, session, objects: components.objects, tiered, gc_epoch, metrics, period: config.gc_period };
+        Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     broker.open_all(&recovered, &story).await?;
     broker.take_office(&registration).await?;
     // The doors open only now: what a client is told is proven.
@@ -233,6 +257,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         collector.run(until).await;
         Ok(())
     });
+    tasks.spawn(async move {
+        carried.await;
+        Ok(())
+    });
     let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
     let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
@@ -242,9 +270,10 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         served.await;
         Ok(())
     });
-    // Nobody else fills it.
-    let _ = ready.set(broker.clone());
-    Ok(Running { broker, addresses, tasks, shards: shard_tasks, shutdown, wal })
+    levels::register(&broker);
+    open.store(true, Ordering::Release);
+    tracing::info!(broker = %config.id, grpc = addresses.grpc, kafka = addresses.kafka, http = addresses.http, "serving");
+    Ok(Running { broker, addresses, tasks, shards: shard_tasks, http: http_task, http_end, metrics, shutdown, wal })
 }
 
 impl Running {
@@ -258,6 +287,7 @@ impl Running {
             () = self.shutdown.cancelled() => Ok(()),
             Some(ended) = self.tasks.join_next() => Err(unasked(ended)),
             Some(ended) = self.shards.join_next() => Err(unasked(ended)),
+            Some(ended) = self.http.join_next() => Err(unasked(ended)),
         };
         if let Err(reason) = &outcome {
             tracing::error!(reason, "the broker ends");
@@ -271,6 +301,12 @@ impl Running {
         }
         self.shards.shutdown().await;
         self.broker.tiered().cache().close().await;
+        close_metrics(Arc::clone(&self.metrics)).await;
+        // Health is answered as long as there is anything to say.
+        self.http_end.cancel();
+        if tokio::time::timeout(HTTP_DRAIN, self.http.join_next()).await.is_err() {
+            self.http.shutdown().await;
+        }
         if outcome.is_ok() {
             let wal = self.wal.clone();
             drop(self.broker);
@@ -278,6 +314,13 @@ impl Running {
             closed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         }
         outcome
+    }
+}
+
+async fn close_metrics(metrics: Arc<Metrics>) {
+    let closed = tokio::task::spawn_blocking(move || metrics.close()).await;
+    if let Ok(Err(error)) = closed {
+        tracing::warn!(%error, "the last metrics could not be pushed");
     }
 }
 
@@ -303,12 +346,30 @@ fn fresh_cluster_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
+fn open_metrics(config: &Config) -> Result<Metrics, OtlpError> {
+    let Some(otlp) = &config.otlp else { return Ok(Metrics::new(|builder| builder)) };
+    let exporter = otlp.metric_exporter()?;
+    Ok(Metrics::new(|builder| otlp.push(builder, exporter)))
+}
+
 async fn open_cache(config: &Config, objects: Arc<dyn ObjectStore>) -> Result<Tiered, StartError> {
     let disk = DiskOptions { dir: config.data_dir.join("cache"), bytes: config.cache_disk_bytes };
     let options = CacheOptions { memory_bytes: config.cache_memory_bytes, disk: Some(disk), ..CacheOptions::default() };
     // What fits the window of pages that nobody has asked for yet.
     let warm_bytes_max = config.cache_memory_bytes / 4;
     Ok(Tiered::new(Cache::open(options, objects).await?, warm_bytes_max))
+}
+
+/// Rule K7, before a restored store is founded anew. That the directory is another process's is said first.
+async fn check_mark(mark: &Mark, store: &Store, config: &Config, disk: &Arc<dyn Disk>) -> Result<(), StartError> {
+    let position = store.kv().position().await.map_err(StoreError::from)?;
+    let Err(refused) = mark.check(position).await else { return Ok(()) };
+    let (dir, disk) = (config.data_dir.join("wal"), Arc::clone(disk));
+    let looked = tokio::task::spawn_blocking(move || Wal::is_locked(&dir, disk.as_ref()).then_some(dir)).await;
+    match looked {
+        Ok(Some(dir)) => Err(WalError::Locked { dir }.into()),
+        _ => Err(refused.into()),
+    }
 }
 
 async fn open_wal(config: &Config, components: &Components, cluster: String) -> Result<(Wal, Recovered), StartError> {
@@ -333,11 +394,16 @@ fn report_damage(recovered: &Recovered) {
 }
 
 /// One shard per core.
-fn spawn_shards(wal: &Wal, tasks: &mut JoinSet<Result<(), String>>) -> Vec<ShardSender> {
+fn spawn_shards(
+    wal: &Wal,
+    traced: &Arc<TracedTails>,
+    proposals: &UnboundedSender<Proposed>,
+    tasks: &mut JoinSet<Result<(), String>>,
+) -> Vec<ShardSender> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..cores)
         .map(|_| {
-            let (sender, task) = shard::spawn(wal.clone());
+            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), proposals.clone());
             tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
             sender
         })
@@ -394,12 +460,12 @@ impl Broker {
         };
         let id = PartitionId { topic: topic.id, index };
         let record = self.inner().store.partition(id).await.map_err(|error| refused(&error))?;
-        let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?.value;
+        let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?;
         let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
         let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
         let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
-        handle.placement = Placement::from(&record);
-        self.lead(&handle, &record);
+        handle.placement = Placement::from(&record.value);
+        self.lead(&self.session()?, &handle, record);
         Ok(handle)
     }
 

@@ -44,6 +44,11 @@ impl SessionHandle {
         }
     }
 
+    /// Time since the newest renewal that was answered was sent; `None` without a session.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.held().map(|held| clock::boot().saturating_sub(held.renewed))
+    }
+
     /// Whether this broker may still take itself for what it was: a guard against staleness, never a safety measure (rule B5).
     pub(crate) fn is_fresh(&self) -> bool {
         self.held().is_some_and(|held| fresh(held.renewed, held.session.ttl, clock::boot()))

@@ -9,9 +9,10 @@ pub(crate) mod upload;
 
 use crate::api::ApiError;
 use crate::clock;
-use crate::metrics::Metrics;
+use crate::metrics::TierMeters;
 use crate::partitions::shard::ShardSender;
 use crate::partitions::view::ViewReceiver;
+use crate::telemetry::TracedTails;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
 use commit::{CommitError, Committer};
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 use upload::{Source, UploadError, Uploaded, Uploader};
 
 /// Objects under way at once. Two keep the bucket busy while one is built; each is held in memory meanwhile.
@@ -118,7 +120,29 @@ struct FlushWish {
     done: oneshot::Sender<Result<(), ApiError>>,
 }
 
-type UploadTask = BoxFuture<'static, (PlannedObject, Result<Uploaded, UploadError>)>;
+type UploadTask = BoxFuture<'static, (Flush, Result<Uploaded, UploadError>)>;
+
+/// One object under way, from its plan to its commit.
+struct Flush {
+    planned: PlannedObject,
+    spans: FlushSpans,
+}
+
+/// Where the traces go on. Empty and disabled where nobody traces.
+struct FlushSpans {
+    /// The object's own.
+    flush: Span,
+    /// One in the trace of each traced batch that is uploaded.
+    batches: Vec<Span>,
+}
+
+impl FlushSpans {
+    fn failed(&self) {
+        for span in std::iter::once(&self.flush).chain(&self.batches) {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+}
 
 /// The task's state.
 pub(crate) struct Tierer {
@@ -127,7 +151,8 @@ pub(crate) struct Tierer {
     pub(crate) tiered: Arc<Tiered>,
     pub(crate) uploader: Uploader,
     pub(crate) committer: Committer,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) meters: TierMeters,
+    pub(crate) traced: Arc<TracedTails>,
     pub(crate) interval: Duration,
     pub(crate) started: Instant,
     pub(crate) state: TierState,
@@ -154,7 +179,7 @@ impl Tierer {
                     Some(request) => self.on_request(request).await,
                     None => return,
                 },
-                Some((planned, outcome)) = self.state.uploads.next() => self.on_uploaded(planned, outcome).await,
+                Some((flush, outcome)) = self.state.uploads.next() => self.on_uploaded(flush, outcome).await,
                 _ = tick.tick() => {
                     self.settle_open().await;
                     self.apply_retention().await;
@@ -279,20 +304,56 @@ impl Tierer {
         let sources: Vec<Source> = planned.tails.iter().map(source).collect();
         let uploader = self.uploader.clone();
         let gc_epoch = self.committer.gc_epoch();
+        let spans = self.flush_spans(&planned);
+        let meters = self.meters.clone();
         self.state.uploads.push(Box::pin(async move {
-            let outcome = uploader.upload(sources, gc_epoch).await;
-            (planned, outcome)
+            let begun = clock::monotonic();
+            let span = tracing::debug_span!(parent: &spans.flush, "upload_object");
+            let outcome = uploader.upload(sources, gc_epoch).instrument(span).await;
+            meters.upload_seconds.record((clock::monotonic() - begun).as_secs_f64(), &[]);
+            (Flush { planned, spans }, outcome)
         }));
     }
 
-    async fn on_uploaded(&mut self, planned: PlannedObject, outcome: Result<Uploaded, UploadError>) {
-        let committed = match outcome {
-            Ok(uploaded) => self.commit_upload(uploaded).await,
-            Err(error) => return self.upload_failed(&planned, &error),
+    fn flush_spans(&self, planned: &PlannedObject) -> FlushSpans {
+        let flush = tracing::debug_span!(
+            parent: None,
+            "flush",
+            segments = planned.tails.len(),
+            bytes = planned.tails.iter().map(|tail| tail.bytes).sum::<u64>(),
+            otel.status_code = tracing::field::Empty,
+        );
+        if flush.is_disabled() {
+            return FlushSpans { flush, batches: Vec::new() };
+        }
+        let uploads = |tail: &Tail| self.traced.uploads(tail.partition, &(tail.tiered_end..tail.lso));
+        let batches: Vec<Span> = planned.tails.iter().flat_map(uploads).collect();
+        // First this way: whether the object's span is kept is decided by the spans it is linked to.
+        for batch in &batches {
+            flush.follows_from(batch);
+        }
+        for batch in &batches {
+            batch.follows_from(&flush);
+        }
+        FlushSpans { flush, batches }
+    }
+
+    async fn on_uploaded(&mut self, flush: Flush, outcome: Result<Uploaded, UploadError>) {
+        let Flush { planned, spans } = flush;
+        let uploaded = match outcome {
+            Ok(uploaded) => uploaded,
+            Err(error) => {
+                spans.failed();
+                return self.upload_failed(&planned, &error);
+            }
         };
-        match committed {
+        let commit = tracing::debug_span!(parent: &spans.flush, "commit");
+        match self.commit_upload(uploaded).instrument(commit).await {
             Ok(()) => self.state.backoff = Backoff::default(),
-            Err(error) => self.pause(&error),
+            Err(error) => {
+                spans.failed();
+                self.pause(&error);
+            }
         }
     }
 
@@ -308,7 +369,7 @@ impl Tierer {
         match blamed {
             None => self.pause(error),
             Some(partition) => {
-                self.metrics.upload_errors.inc();
+                self.meters.upload_errors.add(1, &[]);
                 let reason = crate::refusals::storage_error(error).message;
                 tracing::warn!(%partition, reason, "a tail could not be uploaded; it is tried again");
             }
@@ -317,7 +378,7 @@ impl Tierer {
 
     /// The object store or the metadata store is at fault: nothing goes up for a while.
     fn pause(&mut self, error: &(dyn std::error::Error + 'static)) {
-        self.metrics.upload_errors.inc();
+        self.meters.upload_errors.add(1, &[]);
         let now_ms = self.now_ms();
         self.state.backoff.fail(now_ms, rand::random());
         tracing::warn!(
@@ -329,8 +390,8 @@ impl Tierer {
 
     /// Commits the segments of one object: manifests first, then everyone hears of it (rule T6).
     async fn commit_upload(&mut self, uploaded: Uploaded) -> Result<(), CommitError> {
-        self.metrics.uploads.inc();
-        self.metrics.upload_bytes.inc_by(uploaded.object.length);
+        self.meters.uploads.add(1, &[]);
+        self.meters.upload_bytes.add(uploaded.object.length, &[]);
         let mut changes = Vec::with_capacity(uploaded.object.segments.len());
         for (placed, (partition, producers)) in uploaded.object.segments.iter().zip(uploaded.after) {
             assert_eq!(placed.meta.partition, partition, "an object's segments are in the order of its tails");

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tracing::Instrument;
 
 /// Segment indexes kept parsed. One is about 20 KiB for a 64 MiB segment, so all of them stay below 20 MiB.
 const INDEXES_KEPT: usize = 1024;
@@ -83,13 +84,24 @@ impl Tiered {
         let hint = if scan { Hint::Scan } else { Hint::Normal };
         let bounds = ReadBounds { from, until: manifest.tiered_end, bytes_max: bytes_max as u64 };
         let mut view = ManifestView::new(ManifestRoot::clone(manifest));
+        let planned = self.plan(&mut view, manifest.partition, bounds).instrument(tracing::debug_span!("plan")).await?;
+        self.fetch(&planned, bounds, hint).instrument(tracing::debug_span!("read", from = "object_storage")).await
+    }
+
+    /// What to fetch, once every manifest and index it takes to tell is there.
+    async fn plan(
+        &self,
+        view: &mut ManifestView,
+        partition: PartitionId,
+        bounds: ReadBounds,
+    ) -> Result<Vec<PlannedRead>, TieredError> {
         loop {
-            let plan = plan_read(&view, bounds, |entry| self.known_index(entry));
+            let plan = plan_read(view, bounds, |entry| self.known_index(entry));
             match plan {
                 ReadPlan::BelowStart { .. } | ReadPlan::Nothing => return Err(TieredError::Gone),
-                ReadPlan::NeedManifest(rolled) => self.load(&mut view, &rolled).await?,
-                ReadPlan::NeedIndex(entry) => drop(self.index(manifest.partition, &entry).await?),
-                ReadPlan::Fetch { parts, .. } => return self.fetch(&parts, bounds, hint).await,
+                ReadPlan::NeedManifest(rolled) => self.load(view, &rolled).await?,
+                ReadPlan::NeedIndex(entry) => drop(self.index(partition, &entry).await?),
+                ReadPlan::Fetch { parts, .. } => return Ok(parts),
             }
         }
     }

@@ -39,6 +39,10 @@ impl Broker {
 
     /// Creates a topic; its partitions have a leader when this returns.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+        self.counted("CreateTopic", self.create(topic).await)
+    }
+
+    async fn create(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
@@ -91,6 +95,10 @@ impl Broker {
 
     /// Deletes a topic for good.
     pub async fn delete_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
+        self.counted("DeleteTopic", self.delete(topic).await)
+    }
+
+    async fn delete(&self, topic: &TopicRef) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         let session = self.session()?;
@@ -115,6 +123,10 @@ impl Broker {
 
     /// Grows a topic to `total` partitions.
     pub async fn create_partitions(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
+        self.counted("CreatePartitions", self.grow(topic, total, validate_only).await)
+    }
+
+    async fn grow(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         if total <= topic.record.partitions {
@@ -154,6 +166,15 @@ impl Broker {
         changes: BTreeMap<String, Option<String>>,
         validate_only: bool,
     ) -> Result<(), ApiError> {
+        self.counted("AlterTopic", self.alter(topic, changes, validate_only).await)
+    }
+
+    async fn alter(
+        &self,
+        topic: &TopicRef,
+        changes: BTreeMap<String, Option<String>>,
+        validate_only: bool,
+    ) -> Result<(), ApiError> {
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         let mut overrides = topic.record.config.clone();
@@ -180,8 +201,10 @@ impl Broker {
             }
         }
         for handle in &topic.partitions {
-            let input = Input::TimestampType(config.timestamp_type);
-            handle.shard.send(ShardMsg::Step { partition: handle.id, input }).map_err(|_| stopping())?;
+            let min_isr = Input::MinIsr(config.min_isr(topic.record.replication_factor));
+            for input in [Input::TimestampType(config.timestamp_type), min_isr] {
+                handle.shard.send(ShardMsg::Step { partition: handle.id, input }).map_err(|_| stopping())?;
+            }
             self.inner().tier.send(TierRequest::Configure { partition: handle.id, config: Box::new(config.clone()) });
         }
         let record = TopicRecord { config: overrides, ..topic.record.clone() };
@@ -191,6 +214,15 @@ impl Broker {
 
     /// Moves the log start offset up to `before` (`None`: to the high watermark); returns the new one.
     pub async fn delete_records(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        before: Option<Offset>,
+    ) -> Result<Offset, ApiError> {
+        self.counted("DeleteRecords", self.move_log_start(topic, partition, before).await)
+    }
+
+    async fn move_log_start(
         &self,
         topic: &TopicRef,
         partition: u32,
@@ -207,6 +239,10 @@ impl Broker {
 
     /// Uploads what is committed of every partition of the topic, now.
     pub async fn flush_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
+        self.counted("FlushTopic", self.flush(topic).await)
+    }
+
+    async fn flush(&self, topic: &TopicRef) -> Result<(), ApiError> {
         let topic = self.inner().catalog.topic(topic)?;
         let (done, answer) = oneshot::channel();
         let partitions = topic.partitions.iter().map(|handle| handle.id).collect();

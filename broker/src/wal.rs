@@ -24,6 +24,7 @@ mod tails;
 mod tests;
 mod writer;
 
+use crate::metrics::WalMeters;
 use millpond_core::tiering::TailSummary;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::BLOCK_BYTES;
@@ -148,6 +149,8 @@ struct Guard {
 pub struct WalPermit {
     shared: Arc<Shared>,
     cost: u64,
+    /// Open until the batch is durable.
+    span: tracing::Span,
 }
 
 /// Hands records to the writer for one owner. Tickets are acknowledged in order.
@@ -366,7 +369,13 @@ impl Wal {
             // The writer may be able to give a file up; it may be asleep.
             self.shared.queue.nudge();
         }
-        Some(WalPermit { shared: self.shared.clone(), cost: cost? })
+        Some(WalPermit { shared: self.shared.clone(), cost: cost?, span: tracing::Span::none() })
+    }
+
+    /// Has each group measured from now on. Once at most.
+    pub(crate) fn measure(&self, meters: WalMeters) {
+        let first = self.shared.meters.set(meters).is_ok();
+        assert!(first, "a WAL is measured by one broker");
     }
 
     /// An appender that reports to `events`.
@@ -519,6 +528,13 @@ impl WalAppender {
 impl Drop for WalAppender {
     fn drop(&mut self) {
         lock(&self.shared.listeners).remove(self.number);
+    }
+}
+
+impl WalPermit {
+    /// Lets `span` end when the batch is durable, and links it to the span of its group.
+    pub(crate) fn trace(&mut self, span: tracing::Span) {
+        self.span = span;
     }
 }
 

@@ -5,6 +5,7 @@ use crate::failure::{Doing, Failure};
 use crate::metadata::Metadata;
 use crate::ports;
 use crate::signals::Shutdown;
+use crate::store::Missing;
 use crate::{output, store};
 use millpond_broker::api::BrokerDescription;
 use millpond_broker::wal::disk::RealDisk;
@@ -22,6 +23,8 @@ pub(crate) struct Launch {
     pub(crate) metadata: Metadata,
     /// URL of the object store.
     pub(crate) objects: String,
+    /// What to do about its bucket, if that is not there.
+    pub(crate) bucket: Missing,
     /// Flags that set the ports of the three doors, to be named when one is taken.
     pub(crate) flags: [&'static str; 3],
 }
@@ -29,12 +32,19 @@ pub(crate) struct Launch {
 impl Launch {
     /// Runs the broker until the process is asked to end. Prints the ready line once it serves.
     pub(crate) async fn run(self) -> Result<(), Failure> {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            cluster = self.cluster,
+            data_dir = %self.config.data_dir.display(),
+            object_store = self.objects,
+            "starting"
+        );
         let mut shutdown = Shutdown::listen()?;
         let metadata = self.metadata.open(&self.cluster).await?;
         let components = Components {
             metadata: Arc::clone(&metadata.kv),
             keys: metadata.keys.clone(),
-            objects: store::open(&self.objects)?,
+            objects: store::open(&self.objects, self.bucket).await?,
             disk: Arc::new(RealDisk),
         };
         let mut config = self.config;

@@ -9,7 +9,6 @@ mod failure;
 mod flights;
 mod input;
 mod launch;
-mod logging;
 mod metadata;
 mod output;
 mod ports;
@@ -20,6 +19,7 @@ mod schemas;
 mod settings;
 mod signals;
 mod store;
+mod telemetry;
 mod time;
 mod units;
 

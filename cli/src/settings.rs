@@ -3,6 +3,7 @@
 
 use crate::failure::{Doing, Failure};
 use crate::metadata::{EtcdFiles, Login, Metadata};
+use crate::telemetry::{TelemetrySettings, holds_credentials};
 use crate::units::ByteCount;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -117,20 +118,27 @@ pub(crate) struct Door {
 
 impl Settings {
     /// Reads a TOML file. `_` in a key is as good as `-`.
-    pub(crate) fn read(path: &Path) -> Result<Settings, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<(Settings, TelemetrySettings), Failure> {
         let text = std::fs::read_to_string(path).doing(format!("cannot read the settings in `{}`", path.display()))?;
         Settings::parse(&text).map_err(|error| Failure::usage(format!("`{}`: {error}", path.display())))
     }
 
-    fn parse(text: &str) -> Result<Settings, String> {
+    fn parse(text: &str) -> Result<(Settings, TelemetrySettings), String> {
         let table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
-        let mut keys = toml::Table::new();
+        let (mut keys, mut telemetry) = (toml::Table::new(), toml::Table::new());
         for (key, value) in table {
-            if let Some(twice) = keys.insert(key.replace('_', "-"), value) {
+            let name = key.replace('_', "-");
+            let of_telemetry = TelemetrySettings::KEYS.contains(&name.as_str());
+            let table = if of_telemetry { &mut telemetry } else { &mut keys };
+            if let Some(twice) = table.insert(name, value) {
                 return Err(format!("`{key}` is set twice, also to {twice}"));
             }
         }
-        keys.try_into().map_err(|error| error.to_string())
+        let (settings, telemetry) = (keys.try_into(), telemetry.try_into());
+        Ok((
+            settings.map_err(|error: toml::de::Error| error.to_string())?,
+            telemetry.map_err(|error: toml::de::Error| error.to_string())?,
+        ))
     }
 
     /// What `self` says, and where it says nothing, `other`.
@@ -252,6 +260,12 @@ fn door(
 }
 
 fn object_store(url: String) -> Result<String, Failure> {
+    if holds_credentials(&url) {
+        return Err(Failure::usage(
+            "the object store's URL holds a user or password, and would be logged; give credentials as the cloud's own tools \
+             take them, such as AWS_ACCESS_KEY_ID",
+        ));
+    }
     if ["s3://", "gs://", "az://", "file:///", "memory://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Ok(url);
     }
@@ -285,7 +299,7 @@ mod tests {
     fn file_is_read_and_flags_win() {
         let file =
             "id = 3\ndata_dir = '/file'\ncache-memory = '64MiB'\nwal-bytes = 1024\ngrpc-listen = '127.0.0.1:1'\n";
-        let file = Settings::parse(file).expect("the file is valid");
+        let (file, _) = Settings::parse(file).expect("the file is valid");
         let flags = Settings { data_dir: Some("/flag".into()), ..Settings::default() };
         let both = flags.or(file);
         assert_eq!(both.data_dir, Some("/flag".into()));
@@ -303,6 +317,10 @@ mod tests {
             ("grpc-listen = 'localhost'", "grpc-listen"),
             ("id = -1", "id"),
             ("= 1", "TOML"),
+            ("log = 'millpond=loud'", "level"),
+            ("log = 'info'\nlog = 'warn'", "duplicate"),
+            ("log-format = 'xml'", "xml"),
+            ("trace_ratio = 2.0", "between 0 and 1"),
         ] {
             let error = Settings::parse(file).expect_err(file);
             assert!(error.contains(part), "{file}: {error}");
@@ -319,7 +337,7 @@ mod tests {
         let failure = failure(&path);
         assert!(failure.contains("broker.toml") && failure.contains("rack") && !failure.contains('\n'), "{failure}");
         std::fs::write(&path, "rack = 'a'").expect("the folder can be written");
-        assert_eq!(Settings::read(&path).expect("the file is good").rack.as_deref(), Some("a"));
+        assert_eq!(Settings::read(&path).expect("the file is good").0.rack.as_deref(), Some("a"));
     }
 
     #[test]
@@ -334,6 +352,7 @@ mod tests {
         check(|settings| settings.metadata = Some("embedded:".to_owned()), "neither embedded:DIR");
         check(|settings| settings.etcd_ca = Some("/ca".into()), "--etcd-");
         check(|settings| settings.object_store = Some("/tmp/x".to_owned()), "file:///DIR");
+        check(|settings| settings.object_store = Some("s3://key:secret@bucket".to_owned()), "AWS_ACCESS_KEY_ID");
         check(|settings| settings.id = Some("2147483648".to_owned()), "no broker id");
         check(|settings| settings.grpc_listen = Some(SocketAddr::from(([10, 0, 0, 1], 1))), "--insecure");
         check(

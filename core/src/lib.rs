@@ -3,10 +3,12 @@
 //! Floor 1. No tokio, sockets, files, clocks or randomness of its own, and no `HashMap`, whose order is not deterministic.
 
 pub mod collection;
+pub mod election;
 pub mod flush;
 pub mod loss;
 pub mod records;
 pub mod replica;
+pub mod rules;
 pub mod tail_segment;
 pub mod tiering;
 pub mod topic_config;

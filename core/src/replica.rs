@@ -1,17 +1,43 @@
-//! One replica of one partition: what it appends, when that counts as committed, whom it answers (rules R1, R2, R9, I1, P3, P4).
+//! One replica of one partition: what it appends, when that counts as committed, whom it answers (rules R1 to R12, I1 to I8, P3, P4).
 //!
-//! It holds no bytes of the log and knows no disk: batches pass through it on their way to the WAL, which reports what is durable.
+//! It holds no bytes of the log and knows no disk and no wire: batches pass through it on their way to the WAL, which reports what
+//! is durable, and what it says to other replicas is carried by the driver.
 
-use millpond_log::batch::TimestampType;
+mod follower;
+mod isr;
+mod leader;
+mod push;
+
+pub use isr::{Proposal, removal};
+pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
+
+use crate::records::PartitionRecord;
+use crate::rules::{Rule, Rules};
+use follower::{Busy, Stream};
+use leader::{Leading, Produce};
+use millpond_log::batch::{ProducerStamp, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
-use millpond_log::producers::{ProducerError, ProducerTable, Verdict};
-use millpond_log::{Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, Rid, TimestampMs};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use millpond_log::producers::{ProducerError, ProducerTable};
+use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
+use std::collections::VecDeque;
 
 /// Names one request until it is answered. Chosen by the driver; unique among the requests of one replica that are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
+
+/// Names one record handed to the WAL. Marks of one replica rise in the order of the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark(pub u64);
+
+/// When a step happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The wall clock. It only stamps records, and never goes back in the log (rule W3).
+    pub wall: TimestampMs,
+    /// A clock that never goes back, in milliseconds: it tells who lags (rule I6).
+    pub mono_ms: u64,
+}
 
 /// When a produce is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,43 +50,73 @@ pub enum Acks {
     All,
 }
 
+/// A live session of a broker that holds, or should hold, a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// The replica it speaks for.
+    pub rid: Rid,
+    /// Its incarnation.
+    pub inc: Incarnation,
+}
+
+/// The partition's record as it was seen, by a watch or a read, with the live sessions of its replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The record.
+    pub record: PartitionRecord,
+    /// Its mod revision.
+    pub revision: u64,
+    /// Which of its brokers are alive, as far as is known: a hint, every decision on it is compared again.
+    pub live: Vec<Live>,
+}
+
 /// What happens to a replica.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// It was elected: `/p` names it, with its own incarnation, as leader in this epoch (rules B2, R2).
-    Elected(Leadership),
-    /// Another leads, or nobody does.
-    Deposed {
-        /// The epoch of that election.
-        epoch: LeaderEpoch,
-        /// Who leads now, if known.
-        leader: Option<BrokerId>,
-    },
+    /// The broker registered with this incarnation, or has lost its session (rules B2, B3).
+    Session(Option<Incarnation>),
+    /// Who leads and who is in sync, as seen. Older revisions than one seen before change nothing.
+    Assigned(Assignment),
     /// A client's batch, already validated in itself.
     Produce {
         /// To be answered.
         token: Token,
         /// The batch.
         batch: Batch,
-        /// Largest timestamp of its records, as admission read it off them: the header's may be false.
+        /// Largest timestamp of its records, whatever its header claims.
         latest: TimestampMs,
         /// When to answer.
         acks: Acks,
     },
-    /// The own WAL has synced everything below `end` (rule W1).
-    Durable {
-        /// End of what is durable.
-        end: Offset,
+    /// The own WAL has synced every record up to and with this one (rule W1).
+    Durable(Mark),
+    /// The leader pushed.
+    Push(Push),
+    /// A follower answered.
+    Reply(PushReply),
+    /// The way to a follower is new: what was on it may be lost.
+    Reconnected(BrokerId),
+    /// The WAL no longer holds what a cursor wanted to push next; it holds the log from `start` on.
+    CursorTrimmed {
+        /// Which cursor.
+        nonce: u64,
+        /// Its follower.
+        to: BrokerId,
+        /// First offset held.
+        start: Offset,
     },
-    /// A follower acknowledged (rule R8): it holds everything below `end`, verified in this epoch and durable.
-    FollowerDurable {
-        /// Which replica.
-        rid: Rid,
-        /// In which epoch it was verified.
-        epoch: LeaderEpoch,
-        /// `min(durable, matched)`.
-        end: Offset,
+    /// State at the log end after `Output::Truncate`, replayed as at a start (rule R7).
+    Rebuilt(EndState),
+    /// The manifest after `Output::Install`, by a linearizable read (rule R12).
+    Installed(Installed),
+    /// A proposal was not written and never will be: a comparison failed that no later try can meet. Its key may have moved;
+    /// then that was seen before, as `Assigned`.
+    ProposalFailed {
+        /// The revision it was decided on.
+        base: u64,
     },
+    /// `min.insync.replicas` as the topic wants it now (rule I7).
+    MinIsr(u32),
     /// A change of the manifest was seen as committed (rule T6).
     Manifest {
         /// First offset that exists (rule C1).
@@ -70,35 +126,68 @@ pub enum Input {
     },
     /// The topic's timestamp type changed.
     TimestampType(TimestampType),
+    /// Time has passed.
+    Tick,
 }
 
-/// The terms of an election.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leadership {
-    /// The new epoch.
-    pub epoch: LeaderEpoch,
-    /// Confirmed in-sync replicas, this one among them.
-    pub isr: BTreeSet<Rid>,
-    /// Least ISR for acks=all and for the high watermark to move (rule I1).
-    pub min_isr: u32,
+/// What is a function of the log up to its end, and cannot be taken back without reading it again.
+#[derive(Clone, Debug)]
+pub struct EndState {
+    /// Log end offset.
+    pub end: Offset,
+    /// Chained hash at `end`.
+    pub prefix_hash: u64,
+    /// Producer state at `end`.
+    pub producers: ProducerTable,
+    /// Newest append time in the log; `TimestampMs::NONE` for an empty one.
+    pub last_append_time: TimestampMs,
+}
+
+/// What a manifest says of the log below its tiered end.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// First offset that exists.
+    pub log_start: Offset,
+    /// State at the tiered end.
+    pub at_end: EndState,
+    /// Epochs of everything below.
+    pub epochs: LeaderEpochs,
 }
 
 /// What the driver has to do, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Note durably that this epoch was seen, no later than the first ack in it (rules R2, R4).
-    PersistEpoch(LeaderEpoch),
+    /// Note durably that this epoch was seen (rules R2, R4).
+    PersistEpoch {
+        /// The epoch.
+        epoch: LeaderEpoch,
+        /// To be told when it is durable.
+        mark: Mark,
+    },
     /// Write the batch to the WAL at its place.
     Append {
-        /// The batch, placed and stamped.
-        batch: Batch,
-        /// The leader's time of append, never going back (rule W3).
-        append_time: TimestampMs,
-        /// Largest timestamp a reader finds in it: its records', or the append time where that stands for theirs.
-        latest: TimestampMs,
-        /// Chained hash of the log up to and with the batch (S6).
-        prefix_hash: u64,
+        /// The batch.
+        placed: Placed,
+        /// To be told when it is durable.
+        mark: Mark,
     },
+    /// The log ends at `to` again (rule R6). Replay what is left, from the manifest on, and answer with `Input::Rebuilt`; or with
+    /// `Input::Installed` if the manifest has passed `to`.
+    Truncate {
+        /// New end.
+        to: Offset,
+        /// To be told when it is durable.
+        mark: Mark,
+    },
+    /// The log starts over, empty, at `at` (rule R12).
+    Reset {
+        /// Start and end of the empty log.
+        at: Offset,
+        /// To be told when it is durable.
+        mark: Mark,
+    },
+    /// Read the manifest linearizably and answer with `Input::Installed` (rule R12).
+    Install,
     /// Answer a produce.
     Answer {
         /// Which.
@@ -106,6 +195,19 @@ pub enum Output {
         /// How it went.
         result: Result<Appended, Refusal>,
     },
+    /// Push to a follower from here on, whatever comes, until told otherwise. At once, if only to hear what it holds.
+    Follow(Cursor),
+    /// Push nothing more to this follower.
+    Unfollow(BrokerId),
+    /// Answer the leader.
+    Reply {
+        /// The leader's broker.
+        to: BrokerId,
+        /// The answer.
+        reply: PushReply,
+    },
+    /// Change the partition's record (rules I3, I5, I6). To be sent again until its key moves (rule K5).
+    Propose(Proposal),
     /// The WAL may forget what lies below (rule T6).
     Trim {
         /// End of what is no longer needed.
@@ -113,6 +215,45 @@ pub enum Output {
     },
     /// The visible state changed: readers that wait look again.
     Publish,
+    /// An invariant about our own state is broken: quarantine the partition and end this broker (rule B6).
+    Fault(Fault),
+}
+
+/// A broken invariant (rule B6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// S4.
+    #[error(
+        "the leader's log differs at offset {to}, below the high watermark {hw} or the tiered end {tiered_end} (S4)"
+    )]
+    TruncationBelowCommitted {
+        /// Where it differs.
+        to: Offset,
+        /// High watermark here.
+        hw: Offset,
+        /// Tiered end here.
+        tiered_end: Offset,
+    },
+    /// S6.
+    #[error("the log up to offset {end} is not the leader's, though its epochs are (S6)")]
+    PrefixHash {
+        /// End of the batch that showed it.
+        end: Offset,
+    },
+    /// S8 or S3: the manifest holds more than a leader does.
+    #[error("the manifest ends at {tiered_end} but this leader's log at {end} (S3, S8)")]
+    TieredBeyondLog {
+        /// Tiered end.
+        tiered_end: Offset,
+        /// Log end offset.
+        end: Offset,
+    },
+    /// S24.
+    #[error("another replica leads in epoch {epoch} too (S24)")]
+    TwoLeaders {
+        /// The epoch.
+        epoch: LeaderEpoch,
+    },
 }
 
 /// Where a batch stands in the log.
@@ -159,10 +300,7 @@ impl Refusal {
         match self {
             Refusal::NotLeader { .. } | Refusal::Deposed { .. } => ErrorCode::NotLeaderOrFollower,
             Refusal::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
-            Refusal::Producer(ProducerError::Fenced { .. }) => ErrorCode::InvalidProducerEpoch,
-            Refusal::Producer(ProducerError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequenceNumber,
-            Refusal::Producer(ProducerError::DuplicateUnknown { .. }) => ErrorCode::DuplicateSequenceNumber,
-            Refusal::Producer(ProducerError::TooMany { .. }) => ErrorCode::ThrottlingQuotaExceeded,
+            Refusal::Producer(error) => error.code(),
         }
     }
 }
@@ -178,71 +316,62 @@ pub struct Recovered {
     pub log_start: Offset,
     /// First offset not in object storage.
     pub tiered_end: Offset,
-    /// Log end offset; everything below is durable (rule W3a).
-    pub end: Offset,
-    /// High watermark as last persisted; not above `end`.
+    /// High watermark as last persisted; not above `at_end.end`.
     pub hw: Offset,
-    /// Chained hash at `end`.
-    pub prefix_hash: u64,
+    /// State at the log end; everything below is durable (rule W3a), the uncommitted tail replayed (rule P4).
+    pub at_end: EndState,
     /// Epochs of the whole log.
     pub epochs: LeaderEpochs,
-    /// Producer state at `end`, replayed with the uncommitted tail (rule P4).
-    pub producers: ProducerTable,
-    /// Newest append time in the log; `TimestampMs::NONE` for an empty one.
-    pub last_append_time: TimestampMs,
     /// `message.timestamp.type`.
     pub timestamp_type: TimestampType,
+    /// `replica.lag.time.max.ms`: how long a follower may lag and stay in the ISR (rule I6).
+    pub lag_time_ms: u64,
+    /// The rules to uphold: all of them.
+    pub rules: Rules,
 }
 
 /// One replica of one partition.
 #[derive(Clone, Debug)]
 pub struct Replica {
+    rules: Rules,
     rid: Rid,
+    inc: Option<Incarnation>,
     epoch_seen: LeaderEpoch,
+    epoch_durable: LeaderEpoch,
+    /// Highest epoch in which this replica has led and no longer does: it never leads in it again (rule B2).
+    abdicated: LeaderEpoch,
     log_start: Offset,
     tiered_end: Offset,
-    end: Offset,
     durable: Offset,
+    trimmed: Offset,
     hw: Offset,
-    prefix_hash: u64,
+    at_end: EndState,
     epochs: LeaderEpochs,
-    producers: ProducerTable,
-    last_append_time: TimestampMs,
     timestamp_type: TimestampType,
+    lag_time_ms: u64,
+    mark: Mark,
+    /// What is on its way to the disk, in order.
+    unsynced: VecDeque<(Mark, Written)>,
+    /// The log is being taken apart: until it stands again, nothing is appended and no office taken.
+    busy: Option<Busy>,
+    assigned: Option<Assignment>,
+    min_isr_wanted: Option<u32>,
     role: Role,
 }
 
-/// A client's batch on its way in.
-struct Produce {
-    token: Token,
-    batch: Batch,
-    latest: TimestampMs,
-    acks: Acks,
+#[derive(Clone, Copy, Debug)]
+enum Written {
+    /// The log up to here.
+    End(Offset),
+    Epoch(LeaderEpoch),
 }
 
+// One of each per replica; the leader's is the large one, and there are as many leaders as partitions.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 enum Role {
-    Follower { leader: Option<BrokerId> },
-    Leader(Leader),
-}
-
-#[derive(Clone, Debug)]
-struct Leader {
-    terms: Leadership,
-    /// Matched durable end of each follower, in this epoch (rule R9).
-    progress: BTreeMap<Rid, Offset>,
-    /// Log end at the election: until the high watermark reaches it, the end is not proven (rule R11).
-    leso: Offset,
-    waiting_durable: VecDeque<Waiter>,
-    waiting_commit: VecDeque<Waiter>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Waiter {
-    /// Answered once the watched offset has reached this.
-    end: Offset,
-    token: Token,
-    appended: Appended,
+    Follower { leader: Option<BrokerId>, stream: Option<Stream> },
+    Leader(Leading),
 }
 
 /// What readers may know of a replica.
@@ -272,44 +401,58 @@ impl Replica {
     /// Panics if the recovered offsets contradict each other: the driver checks what it read before (S9).
     #[must_use]
     pub fn new(from: Recovered) -> Replica {
-        assert!(from.tiered_end <= from.end, "the log ends at or after what is tiered");
-        assert!(from.hw <= from.end, "rule R10: a persisted high watermark was durable");
+        let end = from.at_end.end;
+        assert!(from.tiered_end <= end, "the log ends at or after what is tiered");
+        assert!(from.hw <= end, "rule R10: a persisted high watermark was durable");
         Replica {
+            rules: from.rules,
             rid: from.rid,
+            inc: None,
             epoch_seen: from.epoch_seen,
+            epoch_durable: from.epoch_seen,
+            abdicated: LeaderEpoch(0),
             log_start: from.log_start,
             tiered_end: from.tiered_end,
-            end: from.end,
-            durable: from.end,
+            durable: end,
+            trimmed: from.tiered_end,
             // What the manifest holds was committed (S8), whatever was persisted here.
             hw: from.hw.max(from.tiered_end),
-            prefix_hash: from.prefix_hash,
+            at_end: from.at_end,
             epochs: from.epochs,
-            producers: from.producers,
-            last_append_time: from.last_append_time,
             timestamp_type: from.timestamp_type,
-            role: Role::Follower { leader: None },
+            lag_time_ms: from.lag_time_ms,
+            mark: Mark(0),
+            unsynced: VecDeque::new(),
+            busy: None,
+            assigned: None,
+            min_isr_wanted: None,
+            role: Role::Follower { leader: None, stream: None },
         }
     }
 
     /// Takes one input; appends what to do to `out`.
-    ///
-    /// `now` is the wall clock. It only stamps records, and never goes back in the log (rule W3).
-    pub fn step(&mut self, now: TimestampMs, input: Input, out: &mut Vec<Output>) {
+    pub fn step(&mut self, now: Now, input: Input, out: &mut Vec<Output>) {
         match input {
-            Input::Elected(terms) => self.take_office(terms, out),
-            Input::Deposed { epoch, leader } => self.step_down(epoch, leader, out),
+            Input::Session(inc) => self.note_session(inc, out),
+            Input::Assigned(assignment) => self.note_assignment(now, assignment, out),
             Input::Produce { token, batch, latest, acks } => {
                 self.produce(now, Produce { token, batch, latest, acks }, out);
             }
-            Input::Durable { end } => {
-                assert!(end <= self.end, "only what was appended becomes durable");
-                self.durable = self.durable.max(end);
-                self.advance(out);
+            Input::Durable(mark) => self.note_durable(now, mark, out),
+            Input::Push(push) => self.on_push(push, out),
+            Input::Reply(reply) => self.note_reply(now, reply, out),
+            Input::Reconnected(broker) => self.restart_cursor(broker, None, out),
+            Input::CursorTrimmed { nonce, to, start } => self.restart_trimmed(nonce, to, start, out),
+            Input::Rebuilt(state) => self.rebuilt(now, state, out),
+            Input::Installed(installed) => self.installed(now, installed, out),
+            Input::ProposalFailed { base } => self.proposal_failed(now, base, out),
+            Input::MinIsr(min_isr) => {
+                self.min_isr_wanted = Some(min_isr);
+                self.consider_isr(now, out);
             }
-            Input::FollowerDurable { rid, epoch, end } => self.note_progress(rid, epoch, end, out),
             Input::Manifest { log_start, tiered_end } => self.note_manifest(log_start, tiered_end, out),
             Input::TimestampType(kind) => self.timestamp_type = kind,
+            Input::Tick => self.consider_isr(now, out),
         }
     }
 
@@ -317,7 +460,7 @@ impl Replica {
     #[must_use]
     pub fn visible(&self) -> Visible {
         let (leads, end_proven) = match &self.role {
-            Role::Leader(leader) => (true, self.hw >= leader.leso),
+            Role::Leader(leading) => (true, self.hw >= leading.leso),
             Role::Follower { .. } => (false, false),
         };
         Visible {
@@ -327,9 +470,27 @@ impl Replica {
             tiered_end: self.tiered_end,
             hw: self.hw,
             lso: self.hw,
-            end: self.end,
+            end: self.at_end.end,
             end_proven,
         }
+    }
+
+    /// Which replica this is.
+    #[must_use]
+    pub fn rid(&self) -> Rid {
+        self.rid
+    }
+
+    /// End of what is durable here.
+    #[must_use]
+    pub fn durable(&self) -> Offset {
+        self.durable
+    }
+
+    /// The high watermark as it may be persisted now: durable when it is written (rule R10).
+    #[must_use]
+    pub fn hw_to_persist(&self) -> Offset {
+        self.hw.min(self.durable)
     }
 
     /// Epochs of the whole log.
@@ -341,170 +502,185 @@ impl Replica {
     /// Producer state at the log end.
     #[must_use]
     pub fn producers(&self) -> &ProducerTable {
-        &self.producers
+        &self.at_end.producers
     }
 
-    fn take_office(&mut self, terms: Leadership, out: &mut Vec<Output>) {
-        assert!(terms.isr.contains(&self.rid), "rule E3: the elected replica is in the ISR");
-        if terms.epoch <= self.epoch_seen && matches!(self.role, Role::Leader(_)) {
+    /// The record this replica goes by, and its revision, if it leads.
+    #[must_use]
+    pub fn leading(&self) -> Option<(&PartitionRecord, u64)> {
+        match &self.role {
+            Role::Leader(leading) => Some((&leading.record, leading.revision)),
+            Role::Follower { .. } => None,
+        }
+    }
+
+    fn note_session(&mut self, inc: Option<Incarnation>, out: &mut Vec<Output>) {
+        if self.inc != inc {
+            self.inc = inc;
+            // Rule B3: without its session, or with another one, a broker leads nothing.
+            self.step_down(self.epoch_seen, None, out);
+        }
+    }
+
+    fn note_assignment(&mut self, now: Now, assignment: Assignment, out: &mut Vec<Output>) {
+        if self.assigned.as_ref().is_some_and(|seen| seen.revision > assignment.revision) {
             return;
         }
-        assert!(terms.epoch > self.epoch_seen, "rule E4: every election has a higher epoch");
-        self.step_down(terms.epoch, None, out);
-        self.role = Role::Leader(Leader {
-            terms,
-            progress: BTreeMap::new(),
-            leso: self.end,
-            waiting_durable: VecDeque::new(),
-            waiting_commit: VecDeque::new(),
-        });
-        self.advance(out);
+        self.assigned = Some(assignment);
+        self.act_on_assignment(now, out);
+    }
+
+    /// Takes, keeps or leaves office as the newest record says; not while the log is taken apart.
+    fn act_on_assignment(&mut self, now: Now, out: &mut Vec<Output>) {
+        if self.busy.is_some() {
+            return;
+        }
+        let Some(assigned) = self.assigned.clone() else { return };
+        let record = &assigned.record;
+        if record.epoch < self.epoch_seen {
+            return;
+        }
+        let same_office = |inc| self.inc == Some(inc) || !self.rules.uphold(Rule::EpochPerOffice);
+        let mine = record.leader.is_some_and(|leader| leader.rid == self.rid && same_office(leader.inc));
+        match &self.role {
+            Role::Leader(leading) if leading.record.epoch == record.epoch => self.confirm(now, assigned, out),
+            _ if mine && record.epoch > self.abdicated => self.take_office(now, assigned, out),
+            _ => self.step_down(record.epoch, record.leader.map(|leader| leader.rid.broker), out),
+        }
+    }
+
+    /// Leads no longer, if it did; follows whoever leads in `epoch`.
+    fn step_down(&mut self, epoch: LeaderEpoch, leader: Option<BrokerId>, out: &mut Vec<Output>) {
+        self.see_epoch(epoch, out);
+        if let Role::Follower { leader: known, stream } = &mut self.role {
+            *known = leader.or(*known);
+            if stream.as_ref().is_some_and(|stream| stream.head.epoch < epoch) {
+                *stream = None;
+            }
+            return;
+        }
+        let deposed = std::mem::replace(&mut self.role, Role::Follower { leader, stream: None });
+        let Role::Leader(old) = deposed else { unreachable!("the other role has returned") };
+        self.abdicated = self.abdicated.max(old.record.epoch);
+        for waiter in old.waiting_durable.into_iter().chain(old.waiting_commit) {
+            out.push(Output::Answer { token: waiter.token, result: Err(Refusal::Deposed { leader }) });
+        }
+        out.extend(old.followers.into_keys().map(Output::Unfollow));
         out.push(Output::Publish);
     }
 
-    fn step_down(&mut self, epoch: LeaderEpoch, leader: Option<BrokerId>, out: &mut Vec<Output>) {
+    fn see_epoch(&mut self, epoch: LeaderEpoch, out: &mut Vec<Output>) {
         if epoch > self.epoch_seen {
             self.epoch_seen = epoch;
-            out.push(Output::PersistEpoch(epoch));
-        }
-        if let Role::Leader(old) = std::mem::replace(&mut self.role, Role::Follower { leader }) {
-            for waiter in old.waiting_durable.into_iter().chain(old.waiting_commit) {
-                out.push(Output::Answer { token: waiter.token, result: Err(Refusal::Deposed { leader }) });
-            }
-            out.push(Output::Publish);
+            let mark = self.written(Written::Epoch(epoch));
+            out.push(Output::PersistEpoch { epoch, mark });
         }
     }
 
-    fn produce(&mut self, now: TimestampMs, produce: Produce, out: &mut Vec<Output>) {
-        let Produce { token, batch, latest, acks } = produce;
-        match self.judge(&batch, acks) {
-            Err(refusal) => out.push(Output::Answer { token, result: Err(refusal) }),
-            Ok(Verdict::Duplicate { base, end, append_time }) => {
-                self.await_offset(Acks::All, Waiter { end, token, appended: Appended { base, append_time } }, out);
-            }
-            Ok(Verdict::Append) => {
-                let appended = self.append(now, batch, latest, out);
-                self.await_offset(acks, Waiter { end: self.end, token, appended }, out);
+    fn written(&mut self, written: Written) -> Mark {
+        self.mark.0 += 1;
+        self.unsynced.push_back((self.mark, written));
+        self.mark
+    }
+
+    fn note_durable(&mut self, now: Now, mark: Mark, out: &mut Vec<Output>) {
+        assert!(mark <= self.mark, "only what was handed out becomes durable");
+        while let Some((_, written)) = self.unsynced.pop_front_if(|(known, _)| *known <= mark) {
+            match written {
+                Written::End(end) => self.durable = self.durable.max(end),
+                Written::Epoch(epoch) => self.epoch_durable = epoch,
             }
         }
-    }
-
-    fn judge(&self, batch: &Batch, acks: Acks) -> Result<Verdict, Refusal> {
-        let leader = match &self.role {
-            Role::Leader(leader) => leader,
-            Role::Follower { leader } => return Err(Refusal::NotLeader { leader: *leader }),
-        };
-        let isr = u32::try_from(leader.terms.isr.len()).expect("an ISR is a handful of brokers");
-        if acks == Acks::All && isr < leader.terms.min_isr {
-            return Err(Refusal::NotEnoughReplicas { isr, min_isr: leader.terms.min_isr });
-        }
-        match batch.producer() {
-            Some(stamp) => Ok(self.producers.check(stamp, batch.record_count())?),
-            None => Ok(Verdict::Append),
+        self.trim(out);
+        match &self.role {
+            Role::Leader(_) => {
+                self.advance(out);
+                self.consider_isr(now, out);
+            }
+            Role::Follower { .. } => self.acknowledge(false, out),
         }
     }
 
-    fn append(
-        &mut self,
-        now: TimestampMs,
-        mut batch: Batch,
-        mut latest: TimestampMs,
-        out: &mut Vec<Output>,
-    ) -> Appended {
-        let append_time = now.max(self.last_append_time);
-        batch.place(self.end, self.epoch_seen);
-        if self.timestamp_type == TimestampType::LogAppendTime {
-            batch.stamp_append_time(append_time);
-            latest = append_time;
-        }
-        self.absorb(&batch, append_time);
-        let appended = Appended { base: batch.base_offset(), append_time };
-        out.push(Output::Append { batch, append_time, latest, prefix_hash: self.prefix_hash });
-        appended
-    }
-
-    /// Moves the log end past `batch`: everything here is a function of the log's prefix alone (rule P2).
-    fn absorb(&mut self, batch: &Batch, append_time: TimestampMs) {
+    /// Puts a batch at the log end: everything here is a function of the log's prefix alone (rule P2).
+    fn append(&mut self, placed: Placed, out: &mut Vec<Output>) {
+        let Placed { batch, append_time, .. } = &placed;
+        self.at_end.absorb(batch, *append_time);
         self.epochs.append(batch.leader_epoch(), batch.base_offset());
-        if let Some(stamp) = batch.producer() {
-            self.producers.append(stamp, batch.record_count(), batch.base_offset(), append_time);
-        }
-        expire_producers(&mut self.producers, self.last_append_time, append_time);
-        self.prefix_hash = chain_hash(self.prefix_hash, batch);
-        self.last_append_time = append_time;
-        self.end = batch.end_offset();
-    }
-
-    fn await_offset(&mut self, acks: Acks, waiter: Waiter, out: &mut Vec<Output>) {
-        let Role::Leader(leader) = &mut self.role else { unreachable!("`judge` lets only a leader append") };
-        let (queue, reached) = match acks {
-            Acks::None => return out.push(Output::Answer { token: waiter.token, result: Ok(waiter.appended) }),
-            Acks::Leader => (&mut leader.waiting_durable, self.durable),
-            Acks::All => (&mut leader.waiting_commit, self.hw),
-        };
-        if reached >= waiter.end {
-            return out.push(Output::Answer { token: waiter.token, result: Ok(waiter.appended) });
-        }
-        // Appends arrive in order and land at the back; only a duplicate may have to stand further ahead.
-        let at = queue.partition_point(|other| other.end <= waiter.end);
-        queue.insert(at, waiter);
-    }
-
-    fn note_progress(&mut self, rid: Rid, epoch: LeaderEpoch, end: Offset, out: &mut Vec<Output>) {
-        let log_end = self.end;
-        // Rule R8: an ack of another epoch says nothing about this one.
-        let Role::Leader(leader) = &mut self.role else { return };
-        if leader.terms.epoch != epoch || end > log_end {
-            return;
-        }
-        let known = leader.progress.entry(rid).or_default();
-        *known = (*known).max(end);
-        self.advance(out);
-    }
-
-    /// Moves the high watermark as far as the commit set allows, and answers who waited for it (rules R9, I1).
-    fn advance(&mut self, out: &mut Vec<Output>) {
-        let Role::Leader(leader) = &mut self.role else { return };
-        answer_reached(&mut leader.waiting_durable, self.durable, out);
-        if (leader.terms.isr.len() as u64) < u64::from(leader.terms.min_isr) {
-            return;
-        }
-        let committed =
-            leader
-                .terms
-                .isr
-                .iter()
-                .map(|rid| {
-                    if *rid == self.rid { self.durable } else { leader.progress.get(rid).copied().unwrap_or_default() }
-                })
-                .min()
-                .expect("rule I6: a leader never leaves its own ISR");
-        if committed > self.hw {
-            self.hw = committed;
-            answer_reached(&mut leader.waiting_commit, committed, out);
-            out.push(Output::Publish);
-        }
+        let mark = self.written(Written::End(batch.end_offset()));
+        out.push(Output::Append { placed, mark });
     }
 
     fn note_manifest(&mut self, log_start: Offset, tiered_end: Offset, out: &mut Vec<Output>) {
-        assert!(tiered_end <= self.hw, "S8: only committed offsets are tiered");
+        let end = self.at_end.end;
+        if tiered_end > end {
+            // A follower that lags hears of it again; a leader holds everything committed (S3).
+            if matches!(self.role, Role::Leader(_)) {
+                out.push(Output::Fault(Fault::TieredBeyondLog { tiered_end, end }));
+            }
+            return;
+        }
         if log_start <= self.log_start && tiered_end <= self.tiered_end {
             return;
         }
         self.log_start = self.log_start.max(log_start);
         self.tiered_end = self.tiered_end.max(tiered_end);
-        out.push(Output::Trim { to: self.tiered_end.min(self.durable) });
+        // What the manifest holds was committed (S8).
+        self.hw = self.hw.max(self.tiered_end);
+        self.trim(out);
         out.push(Output::Publish);
+    }
+
+    /// Rule T6: what the manifest holds, and is durable here, the WAL may forget.
+    fn trim(&mut self, out: &mut Vec<Output>) {
+        let to = self.tiered_end.min(self.durable);
+        if to > self.trimmed {
+            self.trimmed = to;
+            out.push(Output::Trim { to });
+        }
     }
 }
 
-fn answer_reached(queue: &mut VecDeque<Waiter>, reached: Offset, out: &mut Vec<Output>) {
-    while let Some(waiter) = queue.pop_front_if(|waiter| waiter.end <= reached) {
-        out.push(Output::Answer { token: waiter.token, result: Ok(waiter.appended) });
+impl EndState {
+    /// The state before the first record.
+    #[must_use]
+    pub fn empty() -> EndState {
+        EndState {
+            end: Offset(0),
+            prefix_hash: 0,
+            producers: ProducerTable::default(),
+            last_append_time: TimestampMs::NONE,
+        }
+    }
+
+    /// Moves past `batch`.
+    pub fn absorb(&mut self, batch: &Batch, append_time: TimestampMs) {
+        self.replay(batch.producer(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
+        self.prefix_hash = chain_hash(self.prefix_hash, batch);
+    }
+
+    /// Moves past a batch of which only the index is at hand; the hash stays as it is.
+    pub fn replay(
+        &mut self,
+        producer: Option<ProducerStamp>,
+        record_count: u32,
+        span: std::ops::Range<Offset>,
+        append_time: TimestampMs,
+    ) {
+        self.expire(append_time);
+        if let Some(stamp) = producer {
+            self.producers.append(stamp, record_count, span.start, append_time);
+        }
+        self.last_append_time = append_time;
+        self.end = span.end;
+    }
+
+    fn expire(&mut self, append_time: TimestampMs) {
+        expire_producers(&mut self.producers, self.last_append_time, append_time);
     }
 }
 
 /// Forgets expired producers when the log's own time enters another minute, so that replicas forget at the same offset (rule P2).
+/// To be called before the batch of `append_time` is judged or absorbed; `before` is the append time of the batch before it.
 pub fn expire_producers(producers: &mut ProducerTable, before: TimestampMs, append_time: TimestampMs) {
     const MINUTE_MS: i64 = 60_000;
     if before.0.div_euclid(MINUTE_MS) != append_time.0.div_euclid(MINUTE_MS) {

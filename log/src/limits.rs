@@ -30,3 +30,7 @@ pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 const _: () = assert!(BATCH_BYTES_DEFAULT < BATCH_BYTES_MAX);
 const _: () = assert!(BATCH_BYTES_MAX as usize <= BATCH_INFLATED_BYTES_MAX);
+
+/// How long a follower may lag and stay in sync, in milliseconds: `replica.lag.time.max.ms`. Kafka's default is 30 s; a batch is
+/// pushed here, not fetched, so a third tells a lagging follower from a slow moment.
+pub const REPLICA_LAG_TIME_MS: u64 = 10_000;

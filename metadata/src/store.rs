@@ -6,11 +6,16 @@ mod brokers;
 mod cluster;
 mod codec;
 mod collection;
+mod controller;
 mod deletion;
 mod election;
+mod follow;
 mod image;
 mod loss;
 mod producer_ids;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
+mod replicas;
 mod tier;
 mod topics;
 mod transition;
@@ -27,9 +32,11 @@ pub use brokers::{Registered, Registration};
 pub use cluster::{FEATURE_LEVEL, KEY_SPACE_FORMAT};
 pub use collection::{Bumped, Dropped, GcEpoch};
 pub use election::Election;
+pub use follow::Follow;
 pub use image::Image;
 pub use loss::UncleanElection;
 pub use producer_ids::ProducerIdBlock;
+pub use replicas::RecordChange;
 pub use tier::{TIER_DROPPED_MAX, TIER_ROOT_BYTES_MAX, TierCommit, TierOutcome, TierRoot};
 pub use topics::{CreateOutcome, NewTopic, Placement};
 

@@ -9,6 +9,7 @@ use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::Keys;
 use millpond_metadata::store::Store;
 use object_store::ObjectStore;
+use object_store::memory::InMemory;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -72,6 +73,20 @@ impl TestBroker {
         let shutdown = CancellationToken::new();
         let running = start(config, components, shutdown.clone()).await.expect("the broker comes up");
         TestBroker { running, metadata, shutdown }
+    }
+
+    /// Starts another broker on the same metadata.
+    ///
+    /// # Errors
+    /// Why it does not come up.
+    pub async fn start_another(&self, config: Config) -> Result<Running, String> {
+        let components = Components {
+            metadata: Arc::new(self.metadata.clone()),
+            keys: Keys::for_cluster(CLUSTER),
+            objects: Arc::new(InMemory::new()),
+            disk: Arc::new(RealDisk),
+        };
+        start(config, components, CancellationToken::new()).await.map_err(|error| error.to_string())
     }
 
     /// Its handle.

@@ -9,22 +9,37 @@ use tokio::net::TcpStream;
 /// # Errors
 /// The connection failed, or what came back is not HTTP.
 pub async fn get(address: &str, path: &str) -> io::Result<(u16, String)> {
+    let (status, _head, body) = answer(address, path).await?;
+    Ok((status, body))
+}
+
+/// Status code, head and body of a GET.
+///
+/// # Errors
+/// As `get`.
+pub async fn answer(address: &str, path: &str) -> io::Result<(u16, String, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
-    Ok((status, body.to_owned()))
+    Ok((status, head.to_owned(), body.to_owned()))
 }
 
-/// The value of a metric without labels.
+/// The value of a metric: of one series if its labels are part of `name`, or else the sum over all of its series.
 ///
 /// # Panics
 /// If the door does not answer or knows no such metric.
 pub async fn metric(address: &str, name: &str) -> f64 {
     let (status, text) = get(address, "/metrics").await.expect("the HTTP door answers");
     assert_eq!(status, 200, "{text}");
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
-    value.unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
+    let value = |line: &str| -> Option<f64> {
+        let rest = line.strip_prefix(name)?;
+        let value = if rest.starts_with('{') { rest.rsplit_once("} ")?.1 } else { rest.strip_prefix(' ')? };
+        value.parse().ok()
+    };
+    let series: Vec<f64> = text.lines().filter_map(value).collect();
+    assert!(!series.is_empty(), "no metric {name} in\n{text}");
+    series.iter().sum()
 }

@@ -4,6 +4,7 @@
 pub mod broker;
 pub mod etcd;
 pub mod http;
+pub mod otlp;
 pub mod process;
 pub mod proxy;
 pub mod s3;

@@ -3,11 +3,12 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 /// A running server process of the binary. Killed when dropped.
 pub struct Server {
     child: Child,
+    stdout: Option<ChildStdout>,
     ready: String,
     errors: Option<ChildStderr>,
 }
@@ -19,15 +20,42 @@ impl Server {
     /// If it ends before it is ready.
     #[must_use]
     pub fn start(command: &mut Command) -> Server {
+        let mut server = Server::spawn(command);
+        server.wait_until_ready();
+        server
+    }
+
+    /// Starts a command, whether it gets ready or not. Its standard error is kept if it is piped.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[must_use]
+    pub fn spawn(command: &mut Command) -> Server {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("`millpond` starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
+        let (stdout, errors) = (child.stdout.take(), child.stderr.take());
+        Server { child, stdout, ready: String::new(), errors }
+    }
+
+    /// Waits for its ready line.
+    ///
+    /// # Panics
+    /// If it ends before it is ready, or was waited for before.
+    pub fn wait_until_ready(&mut self) {
+        let stdout = self.stdout.take().expect("it is waited for once");
         let ready = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("ready "));
-        let Some(ready) = ready else {
-            let status = child.wait().expect("it ended");
-            panic!("{command:?} ended before it was ready: {status}");
-        };
-        let errors = child.stderr.take();
-        Server { child, ready, errors }
+        self.ready = ready.unwrap_or_else(|| {
+            let status = self.child.wait().expect("it ended");
+            panic!("it ended before it was ready: {status}")
+        });
+    }
+
+    /// Asks it to end (SIGTERM), as operators do.
+    ///
+    /// # Panics
+    /// If it cannot be asked.
+    pub fn ask_to_end(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("it runs");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
     }
 
     /// What the ready line says of `name`.
@@ -51,8 +79,7 @@ impl Server {
     /// # Panics
     /// If it cannot be asked or waited for.
     pub fn terminate(mut self) -> (ExitStatus, String) {
-        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("it runs");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
+        self.ask_to_end();
         let mut text = String::new();
         if let Some(errors) = &mut self.errors {
             errors.read_to_string(&mut text).expect("it writes text");
@@ -102,13 +129,25 @@ pub struct DevOptions {
     pub ports: [u16; 3],
     /// More arguments.
     pub arguments: Vec<String>,
+    /// Variables set for it.
+    pub variables: Vec<(String, String)>,
 }
 
 impl DevOptions {
     /// On free ports, with the defaults.
     #[must_use]
     pub fn new(dir: &Path) -> DevOptions {
-        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new() }
+        DevOptions { dir: dir.to_owned(), ports: [0; 3], arguments: Vec::new(), variables: Vec::new() }
+    }
+
+    /// The command that these options make.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let [grpc, kafka, http] = self.ports.map(|port| port.to_string());
+        let mut command = Command::new(binary());
+        command.args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"]);
+        command.arg(&self.dir).args(&self.arguments).envs(self.variables.iter().cloned());
+        command
     }
 }
 
@@ -119,11 +158,7 @@ impl Dev {
     /// If it ends before it is ready.
     #[must_use]
     pub fn start(options: &DevOptions) -> Dev {
-        let [grpc, kafka, http] = options.ports.map(|port| port.to_string());
-        let mut command = Command::new(binary());
-        command.args(["dev", "--grpc-port", &grpc, "--kafka-port", &kafka, "--http-port", &http, "--dir"]);
-        command.arg(&options.dir).args(&options.arguments);
-        let server = Server::start(&mut command);
+        let server = Server::start(&mut options.command());
         Dev { grpc: server.word("grpc"), kafka: server.word("kafka"), http: server.word("http"), server }
     }
 
@@ -144,6 +179,11 @@ impl Dev {
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(mut self) {
         self.server.end();
+    }
+
+    /// Asks it to end (SIGTERM), as operators do.
+    pub fn ask_to_end(&self) {
+        self.server.ask_to_end();
     }
 
     /// Waits until it has ended by itself.

@@ -1,5 +1,5 @@
-//! A TCP proxy on loopback that loses answers and delays requests, on demand. It knows no protocol but the size of HTTP/2's
-//! own small frames, which it always passes.
+//! A TCP proxy on loopback that loses answers and delays requests, on demand. Of HTTP/2 it knows how frames begin and end, so
+//! that it loses and delays whole ones.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -9,9 +9,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// A WINDOW_UPDATE, a PING and an acknowledgement of SETTINGS: what HTTP/2 sends without a request or an answer.
-const CONTROL_BYTES_MAX: usize = 13 + 17 + 9;
-
 /// What the proxy does to what comes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -19,7 +16,8 @@ pub enum Mode {
     Pass,
     /// Passes requests, and cuts a connection instead of passing an answer.
     CutAnswers,
-    /// Keeps requests until the mode is another one; then they go on, however long their client is gone.
+    /// Takes one whole request and cuts its connection; when the mode is another one the request goes on, long after its
+    /// client is gone.
     HoldRequests,
 }
 
@@ -62,47 +60,159 @@ impl Proxy {
     }
 }
 
-/// Passes bytes both ways until either side ends, or an answer is cut.
-async fn pass(client: TcpStream, upstream: u16, mode: watch::Receiver<Mode>) -> io::Result<()> {
+/// Passes bytes both ways until either side ends, an answer is cut or a request is held.
+async fn pass(client: TcpStream, upstream: u16, mut mode: watch::Receiver<Mode>) -> io::Result<()> {
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await?;
     let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    tokio::select! {
-        ended = requests(from_client, to_server, mode.clone()) => ended,
-        ended = answers(from_server, to_client, mode) => ended,
+    let (mut from_server, mut to_server) = server.into_split();
+    let mut in_answers = Frames::of_server();
+    let held = tokio::select! {
+        held = requests(from_client, &mut to_server, &mode) => held?,
+        ended = answers(&mut from_server, to_client, &mut in_answers, &mode) => return ended,
+    };
+    if held.is_empty() {
+        return Ok(());
+    }
+    // Both halves of the client's connection are gone by now: it knows no more than that.
+    mode.wait_for(|mode| *mode != Mode::HoldRequests).await.map_err(io::Error::other)?;
+    to_server.write_all(&held).await?;
+    // A server may give up a request whose connection ends before the answer.
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let len = from_server.read(&mut buffer).await?;
+        if len == 0 || in_answers.read(&buffer[..len]).any(Frame::is_headers) {
+            return Ok(());
+        }
     }
 }
 
+/// Passes what the client sends until it ends, or a request is held: its bytes.
 async fn requests(
     mut client: OwnedReadHalf,
-    mut server: OwnedWriteHalf,
-    mut mode: watch::Receiver<Mode>,
+    server: &mut OwnedWriteHalf,
+    mode: &watch::Receiver<Mode>,
+) -> io::Result<Vec<u8>> {
+    let (mut buffer, mut held, mut frames) = (vec![0; 64 << 10], Vec::new(), Frames::of_client());
+    loop {
+        let len = client.read(&mut buffer).await?;
+        let request_ends = frames.read(&buffer[..len]).any(Frame::ends_request);
+        if len == 0 {
+            return Ok(held);
+        }
+        held.extend(&buffer[..len]);
+        if *mode.borrow() != Mode::HoldRequests {
+            server.write_all(&held).await?;
+            held.clear();
+        } else if request_ends {
+            return Ok(held);
+        }
+    }
+}
+
+/// Passes what the server sends until it ends, or an answer is cut.
+async fn answers(
+    server: &mut OwnedReadHalf,
+    mut client: OwnedWriteHalf,
+    frames: &mut Frames,
+    mode: &watch::Receiver<Mode>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let len = client.read(&mut buffer).await?;
-        if len == 0 {
+        let len = server.read(&mut buffer).await?;
+        let answers = frames.read(&buffer[..len]).any(Frame::is_headers);
+        if len == 0 || (answers && *mode.borrow() == Mode::CutAnswers) {
             return Ok(());
         }
-        if len > CONTROL_BYTES_MAX {
-            // Nothing is read meanwhile, so that a client that cancels is not heard.
-            mode.wait_for(|mode| *mode != Mode::HoldRequests).await.map_err(io::Error::other)?;
-        }
-        server.write_all(&buffer[..len]).await?;
+        client.write_all(&buffer[..len]).await?;
     }
 }
 
-async fn answers(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, mode: watch::Receiver<Mode>) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let len = server.read(&mut buffer).await?;
-        if len == 0 || (len > CONTROL_BYTES_MAX && *mode.borrow() == Mode::CutAnswers) {
-            return Ok(());
+/// Type and flags of a frame (RFC 9113, section 4.1).
+#[derive(Clone, Copy)]
+struct Frame {
+    kind: u8,
+    flags: u8,
+}
+
+impl Frame {
+    /// HEADERS: every answer begins with it.
+    fn is_headers(self) -> bool {
+        self.kind == 1
+    }
+
+    /// DATA with END_STREAM: gRPC's requests of one message end with it.
+    fn ends_request(self) -> bool {
+        self.kind == 0 && self.flags & 1 == 1
+    }
+}
+
+/// Finds the frames in one direction of a connection.
+struct Frames {
+    /// Bytes before the next head.
+    skip: usize,
+    /// What has come of the next head: length in three bytes, type, flags, stream in four.
+    head: Vec<u8>,
+    /// The frame whose body is being skipped.
+    open: Option<Frame>,
+}
+
+impl Frames {
+    /// A client begins with 24 bytes that are no frame.
+    fn of_client() -> Frames {
+        Frames { skip: 24, head: Vec::new(), open: None }
+    }
+
+    fn of_server() -> Frames {
+        Frames { skip: 0, head: Vec::new(), open: None }
+    }
+
+    /// The frames that end in these bytes, which follow those of the last call.
+    fn read(&mut self, mut bytes: &[u8]) -> impl Iterator<Item = Frame> + use<> {
+        let mut ended = Vec::new();
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            bytes = &bytes[skipped..];
+            self.skip -= skipped;
+            if self.skip > 0 {
+                break;
+            }
+            ended.extend(self.open.take());
+            let wanted = (9 - self.head.len()).min(bytes.len());
+            self.head.extend(&bytes[..wanted]);
+            bytes = &bytes[wanted..];
+            let [a, b, c, kind, flags, ..] = self.head[..] else { break };
+            if self.head.len() < 9 {
+                break;
+            }
+            self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
+            self.open = Some(Frame { kind, flags });
+            self.head.clear();
         }
-        if client.write_all(&buffer[..len]).await.is_err() {
-            // The client is gone; the server is still heard, so that what was held takes effect.
-            tokio::io::copy(&mut server, &mut tokio::io::sink()).await?;
-            return Ok(());
+        ended.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        // SETTINGS of 6 bytes, HEADERS of 2, DATA of 3 with END_STREAM, PING of none.
+        let frames: [(u8, u8, &[u8]); 4] = [(4, 0, &[0; 6]), (1, 4, &[0; 2]), (0, 1, &[0; 3]), (6, 0, &[])];
+        let mut stream = vec![b'P'; 24];
+        for (kind, flags, body) in frames {
+            stream.extend([0, 0, u8::try_from(body.len()).expect("short"), kind, flags, 0, 0, 0, 1]);
+            stream.extend(body);
+        }
+        for size in 1..=stream.len() {
+            let mut reader = Frames::of_client();
+            let found: Vec<(u8, u8)> = stream
+                .chunks(size)
+                .flat_map(|chunk| reader.read(chunk).collect::<Vec<Frame>>())
+                .map(|frame| (frame.kind, frame.flags))
+                .collect();
+            assert_eq!(found, [(4, 0), (1, 4), (0, 1), (6, 0)], "{size}");
         }
     }
 }

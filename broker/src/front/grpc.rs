@@ -12,14 +12,17 @@ mod log;
 mod produce;
 mod status;
 mod subscriptions;
+mod taken;
 
 use super::connections::{Connection, incoming};
 use crate::Broker;
 use crate::budget::{Budget, Connections};
+use crate::metrics::Metrics;
 use millpond_proto::v1::admin_server::AdminServer;
 use millpond_proto::v1::log_server::LogServer;
 use millpond_proto::{FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX};
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +70,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let stop = CancellationToken::new();
+    let metrics = Arc::clone(&broker.inner().metrics);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<LogServer<log::LogService>>().await;
     health.set_serving::<AdminServer<admin::AdminService>>().await;
@@ -78,7 +82,7 @@ pub async fn serve(
     let mut routes = Routes::builder();
     routes.add_service(log).add_service(admin).add_service(health_service);
     add_reflection(&mut routes);
-    serve_routes(routes.routes(), budget, places, health, listener, stop, shutdown).await
+    serve_routes(metrics, routes.routes(), budget, places, health, listener, stop, shutdown).await
 }
 
 impl Connected for Connection {
@@ -102,7 +106,9 @@ fn add_reflection(routes: &mut RoutesBuilder) {
     routes.add_service(builder().build_v1alpha().expect("our descriptors are valid"));
 }
 
+#[allow(clippy::too_many_arguments, reason = "each is a part of the door, given once")]
 async fn serve_routes(
+    metrics: Arc<Metrics>,
     routes: Routes,
     budget: Budget,
     places: Connections,
@@ -121,7 +127,7 @@ async fn serve_routes(
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .trace_fn(|request| tracing::debug_span!("grpc", method = request.uri().path()))
+        .trace_fn(move |request| taken::call(&metrics, request))
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
     let cut = async {

@@ -1,21 +1,20 @@
-//! The HTTP door: `/livez`, `/readyz`, `/metrics`. It is up before recovery and answers at once (case O5).
+//! The HTTP door: `/livez`, `/readyz`, `/metrics`. It is up before recovery and until the end, and answers at once (case O5).
 
 use super::connections::{Connection, accept};
-use crate::broker::Broker;
 use crate::budget::Connections;
+use crate::metrics::Metrics;
+use crate::session::SessionHandle;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-
-/// Filled with the broker once it is recovered, registered and serving: that is what "ready" means.
-pub(crate) type Ready = Arc<OnceLock<Broker>>;
 
 /// A connection is closed after this silence: longer than the usual interval of scrapes.
 const SILENCE_MAX: Duration = Duration::from_secs(75);
@@ -44,40 +43,80 @@ impl axum::serve::Listener for Places {
     }
 }
 
-/// Serves until `shutdown`.
+/// Whether the broker serves, as its parts show it.
+#[derive(Clone)]
+pub(crate) struct Readiness {
+    /// Held while the broker is registered.
+    pub(crate) session: SessionHandle,
+    /// Set once the broker is recovered and its doors are open.
+    pub(crate) open: Arc<AtomicBool>,
+    /// Cancelled once it was asked to end, or has to.
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Readiness {
+    /// Why clients had better go elsewhere, if they had. Never about lag, replicas or the object store: a broker that waits for
+    /// those still serves what it can.
+    fn unready(&self) -> Option<&'static str> {
+        if self.shutdown.is_cancelled() {
+            Some("stopping\n")
+        } else if !self.open.load(Ordering::Acquire) {
+            Some("recovering\n")
+        } else if self.session.get().is_none() {
+            Some("registering\n")
+        } else {
+            None
+        }
+    }
+
+    /// Makes it a metric.
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        let readiness = self.clone();
+        metrics
+            .meter()
+            .u64_observable_gauge("millpond_broker_ready")
+            .with_description("1 while recovered, registered and serving")
+            .with_callback(move |observer| observer.observe(u64::from(readiness.unready().is_none()), &[]))
+            .build();
+    }
+}
+
+/// What the door can tell.
+#[derive(Clone)]
+struct Health {
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+}
+
+/// Serves until `end`.
 pub(crate) async fn serve(
     listener: TcpListener,
     places: Connections,
-    ready: Ready,
-    shutdown: CancellationToken,
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+    end: CancellationToken,
 ) -> std::io::Result<()> {
     let live = || async { "ok\n" };
     let router = Router::new()
         .route("/livez", get(live))
         .route("/healthz", get(live))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(self::metrics))
         .route("/", get(|| async { "Millpond. See /livez, /readyz, /metrics.\n" }))
-        .with_state(ready);
-    axum::serve(Places { listener, places }, router)
-        .with_graceful_shutdown(async move { shutdown.cancelled().await })
-        .await
+        .with_state(Health { readiness, metrics });
+    axum::serve(Places { listener, places }, router).with_graceful_shutdown(async move { end.cancelled().await }).await
 }
 
-async fn readyz(State(ready): State<Ready>) -> Response {
-    match ready.get() {
-        Some(_) => "ready\n".into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "recovering\n").into_response(),
+async fn readyz(State(health): State<Health>) -> Response {
+    match health.readiness.unready() {
+        None => "ready\n".into_response(),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
     }
 }
 
-async fn metrics(State(ready): State<Ready>) -> Response {
-    match ready.get() {
-        Some(broker) => (
-            [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")],
-            broker.metrics_text(),
-        )
-            .into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "recovering\n").into_response(),
+async fn metrics(State(health): State<Health>) -> Response {
+    match health.metrics.text() {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

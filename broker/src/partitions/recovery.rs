@@ -3,9 +3,11 @@
 use crate::tiered::{Tiered, TieredError};
 use crate::wal::{RecoveredPartition, Wal};
 use millpond_core::loss::{self, Meeting, Seam};
-use millpond_core::replica::{Recovered, Replica, expire_producers};
+use millpond_core::replica::{EndState, Recovered, Replica};
+use millpond_core::rules::Rules;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
+use millpond_log::limits::REPLICA_LAG_TIME_MS;
 use millpond_log::manifest::{ManifestRoot, ManifestView};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{LeaderEpoch, Offset, PartitionId, Rid, TimestampMs};
@@ -95,17 +97,15 @@ pub(crate) async fn assemble(
         last_append_time = newest.max_append_time;
     }
     let producers_tiered = producers.clone();
+    let mut at_end = EndState { end: tiered_end, prefix_hash, producers, last_append_time };
     for entry in wal.entries(partition, tiered_end, end) {
         if epochs.last().is_some_and(|last| last.epoch > entry.leader_epoch) {
             return Err(RecoveryError::Epochs { partition });
         }
         epochs.append(entry.leader_epoch, entry.base);
-        if let Some(stamp) = entry.producer {
-            producers.append(stamp, entry.record_count, entry.base, entry.append_time);
-        }
-        expire_producers(&mut producers, last_append_time, entry.append_time);
-        last_append_time = entry.append_time;
+        at_end.replay(entry.producer, entry.record_count, entry.base..entry.end, entry.append_time);
     }
+    at_end.end = end;
     let newest_epoch = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch).max(root.epoch);
     let newest_epoch = newest_epoch.max(lost.unwrap_or_default());
     let replica = Replica::new(Recovered {
@@ -113,13 +113,12 @@ pub(crate) async fn assemble(
         epoch_seen: in_wal.map_or(newest_epoch, |held| held.epoch_seen.max(newest_epoch)),
         log_start: root.log_start,
         tiered_end,
-        end,
         hw,
-        prefix_hash,
+        at_end,
         epochs,
-        producers,
-        last_append_time,
         timestamp_type,
+        lag_time_ms: REPLICA_LAG_TIME_MS,
+        rules: Rules::ALL,
     });
     Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end), known_end })
 }

@@ -5,23 +5,29 @@
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
+use crate::proposals::Proposed;
+use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
-use millpond_core::replica::{Acks, Appended, Input, Output, Refusal, Replica, Token};
+use millpond_core::replica::{Acks, Appended, Input, Mark, Now, Output, Placed, Refusal, Replica, Token};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tracing::Span;
 
 /// Messages taken from the queue at one wake-up, so that one group of the WAL stays of moderate size.
 const DRAIN_MAX: usize = 512;
 
 /// How often high watermarks are noted in the WAL. They may lag (rule R10): the note only bounds what damage could hide (rule W4).
 const HW_NOTE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often leaders look for followers that lag (rule I6): a fraction of the time they may lag.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a shard is told. Bounded in bytes by the permits that a produce carries.
 pub(crate) enum ShardMsg {
@@ -47,6 +53,15 @@ pub(crate) struct Produce {
     pub(crate) room: WalPermit,
     pub(crate) memory: OwnedSemaphorePermit,
     pub(crate) reply: ProduceReply,
+    pub(crate) spans: ProduceSpans,
+}
+
+/// Where the trace of a produce goes on. Both are disabled, and cost nothing, where nobody traces.
+pub(crate) struct ProduceSpans {
+    /// Ends when the replica has decided about the batch.
+    pub(crate) append: Span,
+    /// The whole request.
+    pub(crate) produce: Span,
 }
 
 pub(crate) type ProduceReply = oneshot::Sender<Result<Appended, ApiError>>;
@@ -89,13 +104,14 @@ impl Slot {
 /// What became durable together, and the memory it held until then.
 struct Group {
     ticket: u64,
-    ends: Vec<(PartitionId, Offset)>,
+    marks: Vec<(PartitionId, Mark)>,
     memory: Vec<OwnedSemaphorePermit>,
 }
 
 pub(crate) struct Shard {
     inbox: UnboundedReceiver<ShardMsg>,
     wal: Wal,
+    traced: Arc<TracedTails>,
     appender: WalAppender,
     wal_events: UnboundedReceiver<WalEvent>,
     slots: HashMap<PartitionId, Slot>,
@@ -103,28 +119,43 @@ pub(crate) struct Shard {
     unsynced: VecDeque<Group>,
     records: Vec<WalRecord>,
     room: Vec<WalPermit>,
-    ends: Vec<(PartitionId, Offset)>,
+    marks: Vec<(PartitionId, Mark)>,
     memory: Vec<OwnedSemaphorePermit>,
+    proposals: UnboundedSender<Proposed>,
+    /// Its own queue, where outcomes of proposals come back.
+    own: WeakUnboundedSender<ShardMsg>,
+    started: Instant,
+    /// A replica found an invariant broken (rule B6).
+    fault: Option<String>,
     outputs: Vec<Output>,
     to_publish: Vec<PartitionId>,
 }
 
 /// Starts a shard. It ends, with `Err` and the reason, when the WAL fails (rule W2); with `Ok` when every sender is gone.
-pub(crate) fn spawn(wal: Wal) -> (ShardSender, tokio::task::JoinHandle<Result<(), String>>) {
+pub(crate) fn spawn(
+    wal: Wal,
+    traced: Arc<TracedTails>,
+    proposals: UnboundedSender<Proposed>,
+) -> (ShardSender, tokio::task::JoinHandle<Result<(), String>>) {
     let (sender, inbox) = unbounded_channel();
     let (events, wal_events) = unbounded_channel();
     let shard = Shard {
         inbox,
         appender: wal.appender(events),
         wal,
+        traced,
         wal_events,
         slots: HashMap::new(),
         replies: Slab::new(),
         unsynced: VecDeque::new(),
         records: Vec::new(),
         room: Vec::new(),
-        ends: Vec::new(),
+        marks: Vec::new(),
         memory: Vec::new(),
+        proposals,
+        own: sender.downgrade(),
+        started: clock::monotonic(),
+        fault: None,
         outputs: Vec::new(),
         to_publish: Vec::new(),
     };
@@ -136,6 +167,8 @@ impl Shard {
         let mut messages = Vec::with_capacity(DRAIN_MAX);
         let mut note = tokio::time::interval(HW_NOTE_INTERVAL);
         note.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = tokio::time::interval(TICK_INTERVAL);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 // What is durable is told first: it frees memory and answers waiters.
@@ -148,9 +181,13 @@ impl Shard {
                     messages.drain(..).for_each(|message| self.on_message(message));
                 }
                 _ = note.tick() => self.note_high_watermarks(),
+                _ = tick.tick() => self.tick(),
             }
             while let Ok(event) = self.wal_events.try_recv() {
                 self.on_wal(event)?;
+            }
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
             }
             self.hand_to_wal();
             self.publish();
@@ -167,7 +204,7 @@ impl Shard {
         }
     }
 
-    fn on_produce(&mut self, produce: Produce) {
+    fn on_produce(&mut self, mut produce: Produce) {
         if !self.slots.contains_key(&produce.partition) {
             let gone = ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker holds no replica of the partition");
             // The requester may have gone away; there is nobody else to tell.
@@ -176,9 +213,14 @@ impl Shard {
         }
         let token = Token(self.replies.insert(produce.reply) as u64);
         let input = Input::Produce { token, batch: produce.batch, latest: produce.latest, acks: produce.acks };
-        let appended_before = self.ends.len();
-        self.step(produce.partition, input);
-        if self.ends.len() > appended_before {
+        let written_before = self.marks.len();
+        produce.spans.append.in_scope(|| self.step(produce.partition, input));
+        drop(produce.spans.append);
+        if self.marks.len() > written_before {
+            if let Some(WalRecord::Batch { batch, .. }) = self.records.last() {
+                self.traced.remember(produce.partition, batch.base_offset(), &produce.spans.produce);
+            }
+            produce.room.trace(tracing::debug_span!(parent: &produce.spans.produce, "wal"));
             self.room.push(produce.room);
             self.memory.push(produce.memory);
         }
@@ -196,12 +238,11 @@ impl Shard {
     }
 
     fn on_drop(&mut self, partition: PartitionId) {
-        let Some(slot) = self.slots.get(&partition) else { return };
         // Whoever waits for a commit is told that it will not be seen here.
-        let epoch = slot.replica.visible().epoch;
-        self.step(partition, Input::Deposed { epoch, leader: None });
-        self.slots.remove(&partition);
-        self.records.push(WalRecord::Drop { partition });
+        self.step(partition, Input::Session(None));
+        if self.slots.remove(&partition).is_some() {
+            self.records.push(WalRecord::Drop { partition });
+        }
     }
 
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
@@ -217,38 +258,84 @@ impl Shard {
             WalEvent::Poisoned { reason } => return Err(reason),
         };
         while let Some(group) = self.unsynced.pop_front_if(|group| group.ticket <= durable) {
-            for (partition, end) in group.ends {
-                self.step(partition, Input::Durable { end });
+            for (partition, mark) in group.marks {
+                self.step(partition, Input::Durable(mark));
             }
             drop(group.memory);
         }
         Ok(())
     }
 
+    /// Leaders with others to wait for look at the time.
+    fn tick(&mut self) {
+        let shared = |slot: &Slot| slot.replica.leading().is_some_and(|(record, _)| record.replicas.len() > 1);
+        let due: Vec<PartitionId> = self.slots.iter().filter(|(_, slot)| shared(slot)).map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|partition| self.step(partition, Input::Tick));
+    }
+
+    fn now(&self) -> Now {
+        let since = clock::monotonic().duration_since(self.started);
+        Now {
+            wall: clock::wall(),
+            mono_ms: u64::try_from(since.as_millis()).expect("a broker runs for less than an age"),
+        }
+    }
+
     /// Steps one replica and carries out what it decides. A replica that is gone by now has nothing to decide.
     fn step(&mut self, partition: PartitionId, input: Input) {
+        let now = self.now();
         let Some(slot) = self.slots.get_mut(&partition) else { return };
-        slot.replica.step(clock::wall(), input, &mut self.outputs);
-        for output in self.outputs.drain(..) {
-            match output {
-                Output::PersistEpoch(epoch) => self.records.push(WalRecord::EpochSeen { partition, epoch }),
-                Output::Append { batch, append_time, latest, prefix_hash } => {
-                    self.ends.push((partition, batch.end_offset()));
-                    self.records.push(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash });
-                }
-                Output::Answer { token, result } => {
-                    let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
-                    // The requester may have gone away; the append stands all the same.
-                    let _ = reply.send(result.map_err(refused));
-                }
-                Output::Trim { to } => self.wal.trim(partition, to),
-                Output::Publish => {
-                    if !std::mem::replace(&mut slot.publish, true) {
-                        self.to_publish.push(partition);
-                    }
+        slot.replica.step(now, input, &mut self.outputs);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        for output in outputs.drain(..) {
+            self.carry_out(partition, output);
+        }
+        self.outputs = outputs;
+    }
+
+    fn carry_out(&mut self, partition: PartitionId, output: Output) {
+        match output {
+            Output::PersistEpoch { epoch, mark } => {
+                self.write(WalRecord::EpochSeen { partition, epoch }, partition, mark)
+            }
+            Output::Append { placed, mark } => {
+                let Placed { batch, append_time, latest, prefix_hash } = placed;
+                self.write(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash }, partition, mark);
+            }
+            Output::Truncate { to, mark } => self.write(WalRecord::Truncate { partition, to }, partition, mark),
+            Output::Reset { at, mark } => self.write(WalRecord::Reset { partition, at }, partition, mark),
+            Output::Answer { token, result } => {
+                let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
+                // The requester may have gone away; the append stands all the same.
+                let _ = reply.send(result.map_err(refused));
+            }
+            Output::Propose(proposal) => {
+                // Nobody carries proposals any more when the broker ends.
+                if let Some(shard) = self.own.upgrade() {
+                    let _ = self.proposals.send(Proposed { partition, shard, proposal });
                 }
             }
+            Output::Trim { to } => self.wal.trim(partition, to),
+            Output::Publish => {
+                let Some(slot) = self.slots.get_mut(&partition) else { return };
+                if !std::mem::replace(&mut slot.publish, true) {
+                    self.to_publish.push(partition);
+                }
+            }
+            Output::Fault(fault) => {
+                tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
+                self.fault = Some(format!("{partition}: {fault}"));
+            }
+            // Told only of other replicas' sessions, and by their pushes; partitions are placed on one broker.
+            Output::Follow(_) | Output::Unfollow(_) | Output::Reply { .. } | Output::Install => {
+                unreachable!("a partition with one replica has nobody to push to, and nobody who pushes")
+            }
         }
+    }
+
+    fn write(&mut self, record: WalRecord, partition: PartitionId, mark: Mark) {
+        self.records.push(record);
+        self.marks.push((partition, mark));
     }
 
     fn hand_to_wal(&mut self) {
@@ -258,7 +345,7 @@ impl Shard {
         let ticket = self.appender.append(std::mem::take(&mut self.records), std::mem::take(&mut self.room));
         self.unsynced.push_back(Group {
             ticket,
-            ends: std::mem::take(&mut self.ends),
+            marks: std::mem::take(&mut self.marks),
             memory: std::mem::take(&mut self.memory),
         });
     }
@@ -276,7 +363,7 @@ impl Shard {
     /// Notes high watermarks that moved (rule R10: what is noted is durable already).
     fn note_high_watermarks(&mut self) {
         for (partition, slot) in &mut self.slots {
-            let hw = slot.replica.visible().hw;
+            let hw = slot.replica.hw_to_persist();
             if hw > slot.hw_noted {
                 slot.hw_noted = hw;
                 self.records.push(WalRecord::HighWatermark { partition: *partition, hw });

@@ -1,7 +1,7 @@
 //! Commits manifests: one metadata transaction for all partitions of an object, settled before anybody hears of it (rules T5, T6, K5).
 
 use super::upload::Uploader;
-use crate::metrics::Metrics;
+use crate::metrics::TierMeters;
 use crate::session::SessionHandle;
 use crate::tiered::TieredError;
 use millpond_core::tiering::{Change, Outcome};
@@ -76,7 +76,7 @@ impl Committer {
     }
 
     /// Commits changes of different partitions.
-    pub(crate) async fn commit(&self, changes: &[Change], metrics: &Metrics) -> Committed {
+    pub(crate) async fn commit(&self, changes: &[Change], meters: &TierMeters) -> Committed {
         let commits: Vec<TierCommit> = changes
             .iter()
             .map(|change| TierCommit {
@@ -106,7 +106,7 @@ impl Committer {
             if open.is_empty() {
                 break;
             }
-            metrics.metadata_tier_transactions.inc();
+            meters.transactions.add(1, &[]);
             let again: Vec<TierCommit> = open.iter().map(|at| commits[*at].clone()).collect();
             failure = None;
             for (at, answer) in open.into_iter().zip(self.store.commit_tier(&session, &again).await) {

@@ -22,7 +22,9 @@ impl Tierer {
             return Ok(());
         }
         self.committer.put_rolled(&self.uploader, &mut changes).await;
-        let Committed { outcomes, failure } = self.committer.commit(&changes, &self.metrics).await;
+        let begun = clock::monotonic();
+        let Committed { outcomes, failure } = self.committer.commit(&changes, &self.meters).await;
+        self.meters.commit_seconds.record((clock::monotonic() - begun).as_secs_f64(), &[]);
         let now_ms = self.now_ms();
         for (change, outcome) in changes.into_iter().zip(outcomes) {
             let Some(led) = self.state.partitions.get_mut(&change.partition) else { continue };
@@ -31,7 +33,7 @@ impl Tierer {
             match led.tiering.settled(change, outcome, now_ms, rand::random()) {
                 Settled::Announce(root) => {
                     if tiered {
-                        self.metrics.segments_committed.inc();
+                        self.meters.segments.add(1, &[]);
                     }
                     announce(led, root).await;
                 }

@@ -22,7 +22,7 @@ use std::io::{self, ErrorKind};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 /// Names of the identity file and of the lock.
@@ -88,6 +88,11 @@ impl Wal {
 }
 
 impl Wal {
+    /// Whether another process has the directory. Changes nothing, and holds nothing afterwards. Blocks.
+    pub fn is_locked(dir: &Path, disk: &dyn Disk) -> bool {
+        disk.lock(&dir.join(LOCK_NAME)).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// Whose directory `dir` is, `None` if it is nobody's yet. Changes nothing and waits for nobody. Blocks.
     ///
     /// # Errors
@@ -229,6 +234,7 @@ fn start(
         label: Mutex::new((label_file, opening.label.clone())),
         damage: Mutex::new(state_file::decode_damage(&remembered)),
         listeners: Mutex::new(Listeners::default()),
+        meters: OnceLock::new(),
     });
     let number = file.number;
     let mut writer = Writer {

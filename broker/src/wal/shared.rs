@@ -6,10 +6,11 @@ use super::space::Space;
 use super::state_file::{self, Bad, Label, LabelFile};
 use super::tails::Tails;
 use super::{WalError, WalEvent, WalOptions};
+use crate::metrics::WalMeters;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Name of the file that remembers damage until it is settled.
@@ -26,6 +27,8 @@ pub(super) struct Shared {
     pub(super) label: Mutex<(LabelFile, Label)>,
     pub(super) damage: Mutex<Vec<Bad>>,
     pub(super) listeners: Mutex<Listeners>,
+    /// Empty while nobody measures.
+    pub(super) meters: OnceLock<WalMeters>,
 }
 
 /// Who is told what happens.

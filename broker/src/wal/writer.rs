@@ -11,6 +11,7 @@ use super::index_file::Growing;
 use super::queue::{Done, Item, Taken, Wait};
 use super::shared::Shared;
 use super::tail::{Freed, Place, frame_bytes, head_of};
+use crate::clock;
 use copy::{Copying, Filled, STATE_FRAME_BYTES, push_state};
 use millpond_log::frame::{BLOCK_BYTES, FileHead, Frame, FrameKind};
 use millpond_log::{Lsn, PartitionId};
@@ -19,6 +20,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tracing::Span;
 
 /// Most bytes of frames in a group, unless one frame is larger: about what a disk writes in 10 ms, so that a group that
 /// forms meanwhile does not wait long.
@@ -128,7 +130,8 @@ impl Writer {
             done.extend(item.done);
         }
         let did = filled != Filled::Nothing || !group.is_empty() || !done.is_empty();
-        self.write(group)?;
+        let span = group_span(&done, bytes);
+        span.in_scope(|| self.write(group))?;
         self.complete(done);
         if filled == Filled::Last {
             self.leave();
@@ -150,8 +153,14 @@ impl Writer {
             copies: self.copies,
         };
         let laid_out = group.lay_out(&head, self.file.seed(), origin);
+        let begun = clock::monotonic();
         laid_out.write(self.file.file.as_ref(), self.position)?;
         self.file.file.sync_data()?;
+        if let Some(meters) = self.shared.meters.get() {
+            let new = |(frame, _): &&(Frame, u64)| frame.kind == FrameKind::Batch && !frame.copied;
+            let batches = laid_out.frames.iter().filter(new).count() as u64;
+            meters.synced(batches, laid_out.end - self.position, clock::monotonic() - begun);
+        }
         self.position = laid_out.end;
         self.prev_crc = laid_out.prev_crc;
         self.copies = laid_out.copies;
@@ -274,6 +283,22 @@ impl Writer {
         }
         self.mark()
     }
+}
+
+/// A span for a group, linked both ways with those of its batches. Disabled where nobody traces.
+fn group_span(done: &[Done], bytes: u64) -> Span {
+    let group = tracing::debug_span!(parent: None, "wal_group", bytes);
+    if !group.is_disabled() {
+        let batches = || done.iter().flat_map(|done| &done.permits).map(|permit| &permit.span);
+        // First this way: whether the group's span is kept is decided by the spans it is linked to.
+        for batch in batches() {
+            group.follows_from(batch);
+        }
+        for batch in batches() {
+            batch.follows_from(&group);
+        }
+    }
+    group
 }
 
 fn payload_of(record: WalRecord, crc: u32) -> Payload {

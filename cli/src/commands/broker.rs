@@ -2,8 +2,9 @@
 
 use crate::failure::Failure;
 use crate::launch::Launch;
-use crate::logging::LogArgs;
 use crate::settings::{Door, Resolved, Settings};
+use crate::store::Missing;
+use crate::telemetry::{Telemetry, TelemetrySettings};
 use millpond_broker::config::{Config, Listener};
 use millpond_log::BrokerId;
 use std::path::PathBuf;
@@ -22,16 +23,28 @@ pub(crate) struct Args {
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
-    log: LogArgs,
+    telemetry: TelemetrySettings,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    args.log.begin("info");
-    let file = args.config.as_deref().map_or(Ok(Settings::default()), Settings::read)?;
-    launch(args.settings.or(file).resolve()?).run().await
+    let (file, telemetry_file) = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
+    let resolved = args.settings.or(file).resolve()?;
+    let telemetry = args.telemetry.or(telemetry_file).begin("warn,millpond=info", instance(&resolved))?;
+    let outcome = launch(resolved, &telemetry).run().await;
+    telemetry.end().await;
+    outcome
 }
 
-fn launch(resolved: Resolved) -> Launch {
+/// Who this broker is to a collector. An id that is allocated is not known before the metadata store is open; then the folder tells
+/// brokers of one machine apart.
+fn instance(resolved: &Resolved) -> String {
+    match resolved.id {
+        Some(id) => format!("{}/{id}", resolved.cluster),
+        None => format!("{}{}", resolved.cluster, resolved.data_dir.display()),
+    }
+}
+
+fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
     let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
     let defaults = Config::local(resolved.data_dir);
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
@@ -41,6 +54,7 @@ fn launch(resolved: Resolved) -> Launch {
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
         http: Listener { bind: resolved.http, advertise: None },
+        otlp: telemetry.otlp.clone(),
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
         cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),
@@ -56,6 +70,7 @@ fn launch(resolved: Resolved) -> Launch {
         cluster: resolved.cluster,
         metadata: resolved.metadata,
         objects: resolved.object_store,
+        bucket: Missing::Refuse,
         flags,
     }
 }

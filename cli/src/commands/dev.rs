@@ -2,9 +2,10 @@
 
 use crate::failure::{Doing, Failure};
 use crate::launch::Launch;
-use crate::logging::LogArgs;
 use crate::metadata::Metadata;
 use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
+use crate::store::Missing;
+use crate::telemetry::TelemetrySettings;
 use millpond_broker::config::{Config, Listener};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -29,12 +30,16 @@ pub(crate) struct Args {
     /// Port of the HTTP door; 0 takes a free one
     #[arg(long, env = "MILLPOND_HTTP_PORT", default_value_t = HTTP_PORT)]
     http_port: u16,
+    /// Where objects go: s3://BUCKET/PREFIX (the bucket is made if it is not there), gs://, az://, file:///DIR or memory://;
+    /// a folder under DIR if not given
+    #[arg(long, env = "MILLPOND_OBJECT_STORE", value_name = "URL")]
+    object_store: Option<String>,
     #[command(flatten)]
-    log: LogArgs,
+    telemetry: TelemetrySettings,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    args.log.begin("warn");
+    let telemetry = args.telemetry.begin("warn", "dev/0".to_owned())?;
     fs::create_dir_all(&args.dir).doing(format!("cannot make the folder `{}`", args.dir.display()))?;
     let dir = args.dir.canonicalize().doing(format!("cannot find `{}`", args.dir.display()))?;
     // Held until the process ends.
@@ -44,6 +49,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         grpc: listener(args.grpc_port),
         kafka: listener(args.kafka_port),
         http: listener(args.http_port),
+        otlp: telemetry.otlp.clone(),
         ..Config::local(dir.join("broker-0"))
     };
     let launch = Launch {
@@ -51,10 +57,13 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         auto_id: false,
         cluster: "dev".to_owned(),
         metadata: Metadata::Embedded(dir.join("metadata")),
-        objects: format!("file://{}", dir.join("objects").display()),
+        objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
+        bucket: Missing::Create,
         flags: ["--grpc-port", "--kafka-port", "--http-port"],
     };
-    launch.run().await
+    let outcome = launch.run().await;
+    telemetry.end().await;
+    outcome
 }
 
 /// Keeps a second `dev` off the folder.

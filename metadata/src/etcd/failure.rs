@@ -72,6 +72,7 @@ pub(super) fn classify(error: &Error) -> Failure {
 pub(super) fn reason(error: &Error) -> String {
     let mut text = match error {
         Error::GRpcStatus(status) => format!("{:?}: {}", status.code(), status.message()),
+        Error::TransportError(error) => error.to_string(),
         other => other.to_string(),
     };
     let mut cause = match error {

@@ -3,15 +3,20 @@
 
 use super::convert;
 use super::failure::{Failure, classify, reason};
-use super::options::EtcdOptions;
+use super::options::{EtcdOptions, Tls};
 use super::problem::{ConnectError, Problem};
 use crate::kv::Position;
 use etcd_client::{
-    Certificate, Client, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, ResponseHeader, TlsOptions,
-    WatchClient,
+    Certificate, Channel, Client, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, ResponseHeader,
+    TlsOptions, WatchClient,
 };
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::net::TcpStream;
+use tonic::transport::{Endpoint, Uri};
 
 /// Largest answer to a read: a page of values of 64 KiB (rule Z5), and what surrounds them.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -36,9 +41,7 @@ impl Seen {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of an answer to what was asked after `before` was seen.
-    ///
-    /// Every answer is looked at, since a connection that breaks is made anew below us, perhaps to a restored store.
+    /// Takes note of an answer to what was asked after `before` was seen; `Err` if it can come of no store that was there.
     pub(super) fn admit(&self, before: Option<Position>, header: &ResponseHeader) -> Result<Position, String> {
         let revision = convert::unsigned(header.revision());
         let position = Position { cluster: Some(header.cluster_id()), revision };
@@ -159,11 +162,15 @@ impl Links {
 
     async fn connect(&self, at: usize) -> Result<Link, ConnectError> {
         let endpoint = &self.options.endpoints[at];
-        let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error, &self.options);
+        let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error);
         let before = self.seen.get();
+        if self.options.tls.as_ref().is_some_and(|tls| !tls.is_pem()) {
+            return Err(ConnectError::new(endpoint, Problem::BadPem, "nothing in it begins as PEM does"));
+        }
         let answered = async {
-            let url = format!("{}://{endpoint}", if self.options.tls.is_some() { "https" } else { "http" });
-            let client = Client::connect([url], Some(self.connect_options())).await.map_err(|error| failed(&error))?;
+            let channel = dial(endpoint, self.options.tls.as_ref()).await.map_err(|error| failed(&error.into()))?;
+            let client = Client::from_channel(Channel::Tonic(channel), Some(self.connect_options())).await;
+            let client = client.map_err(|error| failed(&error))?;
             let mut kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
             let answer = kv.get(self.any_key(), Some(GetOptions::new().with_count_only())).await;
             let answer = answer.map_err(|error| failed(&error))?;
@@ -190,24 +197,44 @@ impl Links {
 
     fn connect_options(&self) -> ConnectOptions {
         let mut options = ConnectOptions::new()
-            .with_connect_timeout(self.attempt)
-            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
-            .with_keep_alive_while_idle(false)
             // A member cut off from its leader says so, instead of waiting with us.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        if let Some(tls) = &self.options.tls {
-            let mut theirs = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca));
-            if let Some((certificate, key)) = &tls.identity {
-                theirs = theirs.identity(Identity::from_pem(certificate, key.reveal()));
-            }
-            options = options.with_tls(theirs);
-        }
         if let Some(user) = &self.options.user {
             options = options.with_user(&user.name, String::from_utf8_lossy(user.password.reveal()));
         }
         options
     }
+}
+
+/// One connection to a member, and never a second: one that breaks would else be made anew below us, past what `connect`
+/// looks at, perhaps to a restored store (rule K7).
+async fn dial(address: &str, tls: Option<&Tls>) -> Result<tonic::transport::Channel, tonic::transport::Error> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    if let Some(tls) = tls {
+        let mut theirs = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca));
+        if let Some((certificate, key)) = &tls.identity {
+            theirs = theirs.identity(Identity::from_pem(certificate, key.reveal()));
+        }
+        endpoint = endpoint.tls_config(theirs)?;
+    }
+    let (address, dialled) = (address.to_owned(), AtomicBool::new(false));
+    let connector = tower::service_fn(move |_uri: Uri| {
+        let again = dialled.swap(true, Ordering::Relaxed);
+        let address = address.clone();
+        async move {
+            if again {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection broke"));
+            }
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(stream))
+        }
+    });
+    endpoint.connect_with_connector(connector).await
 }
 
 /// Why `now` cannot follow `seen` (rule K7). Both are of linearizable answers, the second asked for after the first came.
@@ -238,9 +265,9 @@ fn progress_ordered(version: (u32, u32, u32)) -> bool {
 }
 
 impl ConnectError {
-    fn of(endpoint: &str, error: &etcd_client::Error, options: &EtcdOptions) -> ConnectError {
+    fn of(endpoint: &str, error: &etcd_client::Error) -> ConnectError {
         let said = reason(error);
-        let problem = Problem::of(&said, options.tls.is_some());
+        let problem = Problem::of(&said);
         let problem = match classify(error) {
             Failure::NotDone(_) if problem == Problem::Unreachable => Problem::NoLeader,
             _ => problem,

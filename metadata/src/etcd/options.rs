@@ -11,6 +11,9 @@ const CLIENT_PORT: u16 = 2379;
 /// How long a call may take before it ends with an error. etcd itself gives a request up after 7 s.
 const DEADLINE: Duration = Duration::from_secs(5);
 
+/// What every PEM text holds.
+const PEM: &[u8] = b"-----BEGIN ";
+
 /// Bytes that no log shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
@@ -49,6 +52,15 @@ pub struct Tls {
     pub ca: Vec<u8>,
     /// Our certificate chain and its key, PEM, where etcd asks clients for one.
     pub identity: Option<(Vec<u8>, Secret)>,
+}
+
+impl Tls {
+    /// Whether each part begins as PEM does: a library below takes what does not for no certificates at all.
+    pub(super) fn is_pem(&self) -> bool {
+        let begins = |bytes: &[u8]| bytes.windows(PEM.len()).any(|window| window == PEM);
+        let identity = self.identity.as_ref();
+        begins(&self.ca) && identity.is_none_or(|(chain, key)| begins(chain) && begins(key.reveal()))
+    }
 }
 
 /// How to reach an etcd.

@@ -36,14 +36,14 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether it may pass without anybody's doing.
+    /// Whether it may pass without anybody's doing. A connection that breaks looks like the wrong port or a want of TLS.
     #[must_use]
     pub fn passes(self) -> bool {
-        self <= Problem::NoLeader
+        self <= Problem::WantsTls
     }
 
     /// Reads it off what the libraries below say.
-    pub(super) fn of(said: &str, tls: bool) -> Problem {
+    pub(super) fn of(said: &str) -> Problem {
         let says = |part: &str| said.contains(part);
         let table = [
             (says("authentication failed, invalid user ID or password"), Problem::WrongPassword),
@@ -54,12 +54,14 @@ impl Problem {
             (says("UnknownIssuer") || says("BadSignature"), Problem::UnknownCa),
             (says("CertificateRequired") || says("BadCertificate"), Problem::WantsTls),
             (says("invalid peer certificate"), Problem::BadCertificate),
-            (says("InvalidContentType") || says("corrupt message"), Problem::NoTls),
-            (says("PEM") || says("pem") || says("private key"), Problem::BadPem),
+            (says("InvalidContentType") || says("corrupt message") || says("handshake eof"), Problem::NoTls),
+            (says("private key"), Problem::BadPem),
             (says("Connection refused") || says("dns error") || says("tcp connect error"), Problem::Unreachable),
             (says("etcdserver: "), Problem::Unreachable),
-            // In the clear, a TLS port closes the connection at once, and most other servers answer what is not HTTP/2.
-            (!tls && (says("connection closed") || says("broken pipe")), Problem::WantsTls),
+            // A TLS port that is spoken to in the clear closes the connection, as does one that wants a certificate. How that
+            // shows depends on who is faster.
+            (says("connection closed") || says("broken pipe") || says("connection broke"), Problem::WantsTls),
+            (says("reset by peer"), Problem::WantsTls),
             (says("http2 error") || says("protocol error") || says("Unimplemented"), Problem::NotEtcd),
             (says("frame") || says("invalid compression flag") || says("grpc-status"), Problem::NotEtcd),
         ];

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use millpond_core::records::{DiskRecord, PartitionRecord, SessionRecord, TombstoneRecord, TopicRecord};
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The watched part of the key space (rule Z2), as one revision had it or later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,18 @@ impl Image {
         Ok(changed.then_some(key))
     }
 
+    /// Keys that one of two images has and the other has not, or has at another revision.
+    pub(super) fn differing_keys(&self, other: &Image) -> BTreeSet<Key> {
+        let mut keys = BTreeSet::new();
+        differing(&self.sessions, &other.sessions, |id| Key::BrokerSession(*id), &mut keys);
+        differing(&self.disks, &other.disks, |id| Key::BrokerDisk(*id), &mut keys);
+        differing(&self.names, &other.names, |name| Key::TopicName(name.clone()), &mut keys);
+        differing(&self.topics, &other.topics, |id| Key::Topic(*id), &mut keys);
+        differing(&self.partitions, &other.partitions, |id| Key::Partition(*id), &mut keys);
+        differing(&self.tombstones, &other.tombstones, |id| Key::Tombstone(*id), &mut keys);
+        keys
+    }
+
     fn set(
         &mut self,
         key: &Key,
@@ -75,6 +87,16 @@ impl Image {
             _ => Ok(false),
         }
     }
+}
+
+fn differing<K: Ord, T>(
+    one: &BTreeMap<K, Versioned<T>>,
+    other: &BTreeMap<K, Versioned<T>>,
+    key: impl Fn(&K) -> Key,
+    keys: &mut BTreeSet<Key>,
+) {
+    let revision = |entries: &BTreeMap<K, Versioned<T>>, id: &K| entries.get(id).map(|entry| entry.revision);
+    keys.extend(one.keys().chain(other.keys()).filter(|id| revision(one, id) != revision(other, id)).map(key));
 }
 
 /// Puts or removes an entry unless a newer one is there; says whether anything changed.

@@ -2,4 +2,5 @@
 
 mod conformance;
 mod embedded;
+mod replicas;
 mod store;

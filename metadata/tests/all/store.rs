@@ -25,14 +25,14 @@ const TTL: Duration = Duration::from_secs(6);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A store of a founded cluster, with the waist below it that can be told to lose answers.
-struct Cluster {
-    store: Store,
-    lossy: Arc<Lossy>,
-    embedded: Embedded,
+pub(crate) struct Cluster {
+    pub(crate) store: Store,
+    pub(crate) lossy: Arc<Lossy>,
+    pub(crate) embedded: Embedded,
     clock: Arc<ManualClock>,
 }
 
-async fn cluster() -> Cluster {
+pub(crate) async fn cluster() -> Cluster {
     let clock = Arc::new(ManualClock::default());
     let embedded = Embedded::in_memory(clock.clone());
     let lossy = Arc::new(Lossy { inner: embedded.clone(), lose: AtomicU32::new(NOTHING), txns: AtomicU32::new(0) });
@@ -42,18 +42,18 @@ async fn cluster() -> Cluster {
 }
 
 const NOTHING: u32 = 0;
-const ANSWER: u32 = 1;
-const REQUEST: u32 = 2;
+pub(crate) const ANSWER: u32 = 1;
+pub(crate) const REQUEST: u32 = 2;
 
 /// A waist that loses the next transaction, or its answer: both look the same to the caller (rule K5).
-struct Lossy {
+pub(crate) struct Lossy {
     inner: Embedded,
     lose: AtomicU32,
     txns: AtomicU32,
 }
 
 impl Lossy {
-    fn lose(&self, what: u32) {
+    pub(crate) fn lose(&self, what: u32) {
         self.lose.store(what, Ordering::SeqCst);
     }
 }
@@ -111,14 +111,14 @@ fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> R
     }
 }
 
-async fn register(store: &Store, broker: u32) -> Session {
+pub(crate) async fn register(store: &Store, broker: u32) -> Session {
     match store.register_broker(&registration(broker, 100 + u64::from(broker), 0, 0)).await {
         Ok(Registered::Session(session)) => session,
         other => panic!("{other:?}"),
     }
 }
 
-fn leader(session: &Session) -> Leader {
+pub(crate) fn leader(session: &Session) -> Leader {
     Leader { rid: session.rid, inc: session.inc }
 }
 
@@ -136,21 +136,27 @@ fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic
     }
 }
 
-async fn create(store: &Store, actor: &Session, name: &str, id: u128, partitions: usize) -> Versioned<TopicRecord> {
+pub(crate) async fn create(
+    store: &Store,
+    actor: &Session,
+    name: &str,
+    id: u128,
+    partitions: usize,
+) -> Versioned<TopicRecord> {
     let created = store.create_topic(actor, &topic(name, id, partitions, actor)).await.expect("up");
     assert!(matches!(created, CreateOutcome::Created { .. }), "{created:?}");
     store.topic(TopicId(id)).await.expect("up").expect("created")
 }
 
-fn partition(topic: u128, index: u32) -> PartitionId {
+pub(crate) fn partition(topic: u128, index: u32) -> PartitionId {
     PartitionId { topic: TopicId(topic), index }
 }
 
-async fn partition_record(store: &Store, id: PartitionId) -> Versioned<PartitionRecord> {
+pub(crate) async fn partition_record(store: &Store, id: PartitionId) -> Versioned<PartitionRecord> {
     store.partition(id).await.expect("up").expect("there")
 }
 
-fn committed(outcome: &Outcome) -> Revision {
+pub(crate) fn committed(outcome: &Outcome) -> Revision {
     match outcome {
         Outcome::Committed { revision } => *revision,
         other => panic!("{other:?}"),

@@ -99,7 +99,8 @@ struct Counted {
 
 impl Counted {
     async fn gets(&self, broker: &TestBroker) -> u64 {
-        let gets = metric(broker, "millpond_object_gets").await - self.before;
+        let gets =
+            metric(broker, "millpond_object_requests_total{operation=\"get\",outcome=\"ok\"}").await - self.before;
         if let Some((now, before)) = &self.at_server {
             assert_eq!(now.load(Ordering::Relaxed) - before, gets, "the metric counts what the server sees");
         }
@@ -124,7 +125,7 @@ async fn start_cold(
     }
     std::fs::remove_dir_all(dir.join("wal")).expect("everything is in object storage");
     let broker = TestBroker::start(roomy(dir), Arc::clone(objects)).await;
-    let before = metric(&broker, "millpond_object_gets").await;
+    let before = metric(&broker, "millpond_object_requests_total{operation=\"get\",outcome=\"ok\"}").await;
     let at_server = at_server.map(|gets| (Arc::clone(gets), gets.load(Ordering::Relaxed)));
     (broker, Counted { before, at_server })
 }

@@ -418,10 +418,10 @@ fn mistaken_orders_change_nothing() {
 fn a_second_process_on_a_data_directory_is_refused() {
     let bench = Bench::new();
     let _dev = bench.start();
-    let other = tempfile::tempdir().expect("a temporary folder");
-    let metadata = format!("embedded:{}", other.path().join("metadata").display());
+    let metadata = format!("embedded:{}", bench.folder.path().join("metadata").display());
     let output = Command::new(binary())
-        .args(["broker", "--id", "0", "--metadata", &metadata, "--object-store", "memory://", "--data-dir"])
+        .args(["broker", "--id", "0", "--cluster", "dev", "--metadata", &metadata, "--object-store", "memory://"])
+        .arg("--data-dir")
         .arg(bench.disk())
         .args(["--grpc-listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"])
         .stdin(Stdio::null())
@@ -429,5 +429,19 @@ fn a_second_process_on_a_data_directory_is_refused() {
         .expect("`millpond` starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("is in use by another process") && stderr.contains("broker-0/wal"), "{stderr}");
+    assert!(stderr.contains("is in use by another process"), "{stderr}");
+}
+
+/// Brokers that share their metadata have nothing but the WAL's lock between them (rule B1).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_broker_on_a_wal_is_refused_and_the_first_goes_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = config(folder.path());
+    let broker = TestBroker::start(config.clone(), Arc::new(InMemory::new())).await;
+    let refused = broker.start_another(config).await.err().expect("the WAL is locked");
+    assert!(refused.contains("is in use by another process") && refused.contains("wal"), "{refused}");
+    let client = Client::connect(broker.grpc()).await.expect("the broker is up");
+    create(&client, 1).await;
+    publish(&client, "a", 0, 0..3).await;
+    broker.stop().await;
 }

@@ -1,6 +1,8 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
 mod bounds;
+mod bucket_sim;
+mod buckets;
 mod cold_reads;
 mod commands;
 // One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
@@ -9,9 +11,13 @@ mod conformance;
 mod disk_faults;
 mod etcd;
 mod examples;
+mod health;
 mod kafka;
 mod kill_loop;
 mod loss;
+mod metrics;
 mod one_broker;
+mod secrets;
 mod settings;
 mod tidy;
+mod traces;

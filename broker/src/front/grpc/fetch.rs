@@ -109,7 +109,7 @@ where
             Effect::None => {}
             // The read under way would keep the newcomer waiting.
             Effect::Wanting => self.reading = None,
-            Effect::Push(push) => self.pushes.push_back((push, Arc::default())),
+            Effect::Push(push) => self.pushes.push_back((*push, Arc::default())),
         }
         Ok(())
     }

@@ -3,15 +3,17 @@
 use super::intake::Receipts;
 use super::produce::{Admitted, Committed};
 use super::status::{in_stream, status};
-use super::{convert, fetch, produce};
+use super::{convert, fetch, produce, taken};
 use crate::Broker;
 use crate::api::{ApiError, Isolation, NewTopic, ProduceRequest, TopicDescription, TopicRef};
+use crate::telemetry::Parent;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use millpond_log::{ErrorCode, LeaderEpoch};
 use millpond_proto::v1;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument;
 
 /// Lookups of one `ListOffsets` that run at once. Each may read from object storage.
 const LOOKUPS_AT_ONCE: usize = 16;
@@ -32,6 +34,16 @@ impl LogService {
         move |request| {
             let broker = broker.clone();
             Box::pin(async move { broker.produce(request).await.map(|committed| Box::pin(committed) as Committed) })
+        }
+    }
+
+    /// As `admit`, for the requests of a stream, of which each is one in the eyes of an operator.
+    fn admit_of_stream(&self, parent: Parent) -> impl Fn(ProduceRequest) -> Admitted + Send + 'static {
+        let (broker, admit) = (self.broker.clone(), self.admit());
+        move |request| {
+            let span = taken::message(broker.metrics(), "Produce", &parent);
+            let admitted = span.in_scope(|| admit(request)).instrument(span.clone());
+            Box::pin(async move { admitted.await.map(|committed| Box::pin(committed.instrument(span)) as Committed) })
         }
     }
 
@@ -92,9 +104,9 @@ impl v1::log_server::Log for LogService {
         &self,
         request: Request<Streaming<v1::ProduceRequest>>,
     ) -> Result<Response<Self::ProduceStream>, Status> {
-        let receipts = Receipts::of(&request);
+        let (receipts, parent) = (Receipts::of(&request), Parent::of(request.metadata().as_ref()));
         let requests = request.into_inner().map(move |message| message.map(|message| (message, receipts.take())));
-        let answers = produce::answer(requests, self.admit(), self.stop.clone());
+        let answers = produce::answer(requests, self.admit_of_stream(parent), self.stop.clone());
         Ok(Response::new(answers.boxed()))
     }
 
@@ -108,10 +120,11 @@ impl v1::log_server::Log for LogService {
         &self,
         request: Request<Streaming<v1::FetchRequest>>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let broker = self.broker.clone();
+        let (broker, parent) = (self.broker.clone(), Parent::of(request.metadata().as_ref()));
         let fetch = move |request| {
             let broker = broker.clone();
-            Box::pin(async move { broker.fetch_held(request).await }) as fetch::Fetched
+            let span = taken::message(broker.metrics(), "Fetch", &parent);
+            Box::pin(async move { broker.fetch_held(request).await }.instrument(span)) as fetch::Fetched
         };
         let receipts = Receipts::of(&request);
         // A command is carried out at once, and takes no memory.

@@ -58,7 +58,7 @@ pub(super) enum Effect {
     /// A read that is under way lacks something now.
     Wanting,
     /// A push to send at once.
-    Push(v1::FetchResponse),
+    Push(Box<v1::FetchResponse>),
 }
 
 /// A read to make.
@@ -110,7 +110,7 @@ impl Subscriptions {
         }
         let topic = match convert::topic_ref(subscribe.topic) {
             Ok(topic) => topic,
-            Err(error) => return Ok(Effect::Push(ended(id, &error))),
+            Err(error) => return Ok(Effect::Push(Box::new(ended(id, &error)))),
         };
         let subscription = Subscription {
             topic,

@@ -393,9 +393,11 @@ async fn port()
     super::add_reflection(&mut routes);
     let (shut, down) = oneshot::channel::<()>();
     let down = async move { down.await.unwrap_or_default() };
-    let places = Doors::new(1000, &Default::default()).grpc;
+    let places = Doors::new(1000).grpc;
     let budget = Budget::new(256 << 20, 256 << 20);
-    let serve = super::serve_routes(routes.routes(), budget, places, health, listener, CancellationToken::new(), down);
+    let metrics = Arc::new(crate::metrics::Metrics::new(|builder| builder));
+    let serve =
+        super::serve_routes(metrics, routes.routes(), budget, places, health, listener, CancellationToken::new(), down);
     (address, shut, tokio::spawn(serve))
 }
 

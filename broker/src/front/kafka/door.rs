@@ -7,6 +7,7 @@ use super::wire::{Frame, ToWire, Writer};
 use super::{coordinator, fetch, metadata, offsets, produce, producers, topics};
 use crate::Broker;
 use crate::api::ApiError;
+use crate::metrics;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use millpond_log::ErrorCode;
@@ -87,7 +88,15 @@ impl Door {
 impl Service for Door {
     async fn begin(&self, request: Request) -> BoxFuture<'static, Outcome> {
         let Request { api, version, correlation_id, client_id, body } = request;
-        let span = tracing::debug_span!("kafka", ?api, version, correlation_id, client = client_id.as_deref());
+        self.broker.metrics().request(metrics::Door::Kafka, api.name());
+        let span = tracing::debug_span!(
+            "kafka",
+            api = api.name(),
+            version,
+            correlation_id,
+            client = client_id.as_deref(),
+            otel.kind = "server"
+        );
         let begun = self.dispatch(Envelope { api, version, correlation_id }, body).instrument(span.clone()).await;
         begun.instrument(span).boxed()
     }

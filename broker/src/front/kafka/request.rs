@@ -31,6 +31,11 @@ macro_rules! table {
                 match self { $(Api::$api => ($min, $max),)* }
             }
 
+            /// Its name, as in Kafka's schema.
+            pub(super) fn name(self) -> &'static str {
+                match self { $(Api::$api => stringify!($api),)* }
+            }
+
             /// Whether a version has compact lengths and tagged fields.
             pub(super) fn flexible(self, version: i16) -> bool {
                 match self { $(Api::$api => version >= $flexible,)* }

@@ -18,6 +18,7 @@ const CRATES: &[Crate] = &[
     Crate { name: "sdk", floor: 2, may_use: &["log", "proto"] },
     Crate { name: "broker", floor: 3, may_use: &["log", "cache", "core", "proto", "metadata"] },
     Crate { name: "cli", floor: 4, may_use: &["log", "metadata", "sdk", "broker"] },
+    Crate { name: "tests/sim", floor: 2, may_use: &["log", "core"] },
     Crate { name: "tests", floor: 4, may_use: &["log", "core", "proto", "metadata", "sdk", "broker"] },
     Crate { name: "bench", floor: 4, may_use: &[] },
 ];
@@ -35,7 +36,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("rustix", &["metadata", "broker", "cli", "tests", "bench"]),
     ("socket2", &["sdk", "broker", "cli"]),
     ("tokio", &["cache", "metadata", "sdk", "broker", "cli", "tests"]),
-    ("tonic", &["proto", "sdk", "broker", "cli", "tests"]),
+    ("tonic", &["proto", "metadata", "sdk", "broker", "cli", "tests"]),
 ];
 
 #[test]

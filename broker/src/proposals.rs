@@ -1,0 +1,115 @@
+//! Carries what leaders propose about their partitions' records to the metadata store, and the outcome back (rules I3, K5).
+//!
+//! It decides nothing: a proposal is sent as it is until its outcome is known.
+
+use crate::partitions::shard::{ShardMsg, ShardSender};
+use crate::session::SessionHandle;
+use futures::future::join_all;
+use millpond_core::records::{Leader, PartitionRecord};
+use millpond_core::replica::{Assignment, Input, Live, Proposal};
+use millpond_log::PartitionId;
+use millpond_metadata::kv::Revision;
+use millpond_metadata::store::{Outcome, RecordChange, Session, Store, StoreError, Versioned};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+/// Proposals taken from the queue at once: one transaction holds no more (rule K8).
+const BATCH_MAX: usize = 40;
+
+/// Pause between tries while the metadata store cannot be used, or does not say what became of a proposal.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// A proposal, and who is told of its outcome.
+pub(crate) struct Proposed {
+    pub(crate) partition: PartitionId,
+    pub(crate) shard: ShardSender,
+    pub(crate) proposal: Proposal,
+}
+
+/// Carries proposals until `shutdown`.
+pub(crate) async fn run(
+    store: Store,
+    session: SessionHandle,
+    mut inbox: UnboundedReceiver<Proposed>,
+    shutdown: CancellationToken,
+) {
+    let mut open = Vec::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            count = inbox.recv_many(&mut open, BATCH_MAX), if open.is_empty() => if count == 0 { return },
+            () = tokio::time::sleep(RETRY), if !open.is_empty() => {}
+        }
+        // Without a session this broker leads nothing, so nobody waits for these any more (rule B3).
+        let Some(session) = session.get() else {
+            open.clear();
+            continue;
+        };
+        let tries = std::mem::take(&mut open);
+        open = carry(&store, &session, tries).await;
+    }
+}
+
+/// Tries each proposal once; returns those whose outcome is not known.
+async fn carry(store: &Store, session: &Session, tries: Vec<Proposed>) -> Vec<Proposed> {
+    let changes: Vec<RecordChange> = tries.iter().map(change).collect();
+    let outcomes = store.change_records(session, None, &changes).await;
+    let settle = |(proposed, outcome): (Proposed, Result<Outcome, StoreError>)| async move {
+        match outcome {
+            Ok(Outcome::Committed { revision }) => {
+                let record = proposed.proposal.record.clone();
+                tell(&proposed, session, Versioned { value: record, revision });
+                None
+            }
+            // The session is gone, and this office with it.
+            Ok(Outcome::Fenced) => None,
+            Ok(Outcome::Conflict) => conflicted(store, session, proposed).await,
+            Ok(Outcome::Unknown) => Some(proposed),
+            Err(error) => {
+                tracing::warn!(partition = %proposed.partition, %error, "an ISR change waits for the metadata store");
+                Some(proposed)
+            }
+        }
+    };
+    join_all(tries.into_iter().zip(outcomes).map(settle)).await.into_iter().flatten().collect()
+}
+
+/// A compared key has moved for good: what holds now is read and told first, then that this proposal never will (rule K5).
+async fn conflicted(store: &Store, session: &Session, proposed: Proposed) -> Option<Proposed> {
+    match store.partition(proposed.partition).await {
+        Ok(Some(seen)) => tell(&proposed, session, seen),
+        // Its topic is being deleted: nobody leads it any more.
+        Ok(None) => return None,
+        Err(error) => {
+            tracing::warn!(partition = %proposed.partition, %error, "a partition's record cannot be read yet");
+            return Some(proposed);
+        }
+    }
+    let failed = Input::ProposalFailed { base: proposed.proposal.base };
+    // A shard that is gone ends the broker.
+    let _ = proposed.shard.send(ShardMsg::Step { partition: proposed.partition, input: failed });
+    None
+}
+
+fn tell(proposed: &Proposed, session: &Session, seen: Versioned<PartitionRecord>) {
+    let input = Input::Assigned(assignment(seen, session));
+    let _ = proposed.shard.send(ShardMsg::Step { partition: proposed.partition, input });
+}
+
+/// A record with the sessions this broker knows of: its own.
+pub(crate) fn assignment(seen: Versioned<PartitionRecord>, session: &Session) -> Assignment {
+    let live = vec![Live { rid: session.rid, inc: session.inc }];
+    Assignment { record: seen.value, revision: seen.revision.0, live }
+}
+
+fn change(proposed: &Proposed) -> RecordChange {
+    let Proposed { partition, proposal, .. } = proposed;
+    RecordChange {
+        partition: *partition,
+        base: Revision(proposal.base),
+        epoch: proposal.record.epoch,
+        next: proposal.record.clone(),
+        joining: proposal.joining.map(|live| Leader { rid: live.rid, inc: live.inc }),
+    }
+}

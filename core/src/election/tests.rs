@@ -1,0 +1,90 @@
+//! Elections choose only who holds everything committed.
+
+use super::*;
+use millpond_log::{BrokerId, Incarnation, WalGen};
+
+fn rid(broker: u32) -> Rid {
+    Rid { broker: BrokerId(broker), wal_gen: WalGen(u64::from(broker) * 11) }
+}
+
+fn live(broker: u32) -> Live {
+    Live { rid: rid(broker), inc: Incarnation(u64::from(broker) + 100) }
+}
+
+fn record(isr: &[u32], elr: &[u32], min_isr: u32) -> PartitionRecord {
+    PartitionRecord {
+        leader: Some(Leader { rid: rid(1), inc: Incarnation(101) }),
+        epoch: LeaderEpoch(7),
+        isr: isr.iter().copied().map(rid).collect(),
+        elr: elr.iter().copied().map(rid).collect(),
+        replicas: vec![BrokerId(1), BrokerId(2), BrokerId(3)],
+        adding: Vec::new(),
+        removing: Vec::new(),
+        min_isr,
+        unclean_epoch: None,
+    }
+}
+
+fn elected(record: &PartitionRecord, alive: &[Live], answers: &[(u32, Holds)]) -> Option<(u32, Vec<u32>, Vec<u32>)> {
+    let answers = answers.iter().map(|(broker, holds)| (rid(*broker), *holds)).collect();
+    let next = elect(record, alive, &answers, Rules::ALL)?;
+    assert_eq!(next.epoch, LeaderEpoch(8), "rule E4");
+    let brokers = |rids: &[Rid]| rids.iter().map(|rid| rid.broker.0).collect();
+    Some((next.leader?.rid.broker.0, brokers(&next.isr), brokers(&next.elr)))
+}
+
+fn holds(last_epoch: u32, durable: u64) -> Holds {
+    Holds { last_epoch: LeaderEpoch(last_epoch), durable: Offset(durable), hw: Offset(0) }
+}
+
+#[test]
+fn a_partition_is_vacant_when_its_leader_has_another_session() {
+    let record = record(&[1, 2, 3], &[], 2);
+    assert!(!vacant(&record, &[live(1)]));
+    assert!(vacant(&record, &[live(2)]));
+    let restarted = Live { inc: Incarnation(999), ..live(1) };
+    assert!(vacant(&record, &[restarted]), "rule B2");
+}
+
+#[test]
+fn the_preferred_replica_leads_and_the_dead_leave_the_isr() {
+    assert_eq!(elected(&record(&[1, 2, 3], &[], 2), &[live(3), live(2)], &[]), Some((2, vec![2, 3], vec![])));
+}
+
+#[test]
+fn whoever_leaves_a_too_small_isr_stays_electable() {
+    assert_eq!(elected(&record(&[1, 2, 3], &[], 2), &[live(3)], &[]), Some((3, vec![3], vec![1, 2])), "rule I2");
+    assert_eq!(elected(&record(&[3], &[1, 2], 2), &[live(2)], &[]), Some((2, vec![2], vec![1, 3])));
+}
+
+#[test]
+fn nobody_outside_isr_and_elr_leads() {
+    assert_eq!(elected(&record(&[1, 2], &[], 2), &[live(3)], &[]), None, "rule E2");
+    let wiped = Live { rid: Rid { wal_gen: WalGen(5), ..rid(2) }, ..live(2) };
+    assert_eq!(elected(&record(&[1, 2], &[], 2), &[wiped], &[]), None, "rules E2 and K2");
+}
+
+#[test]
+fn the_longest_log_wins_if_candidates_were_asked() {
+    let answers = [(2, holds(6, 50)), (3, holds(7, 40))];
+    assert_eq!(
+        elected(&record(&[1, 2, 3], &[], 2), &[live(2), live(3)], &answers),
+        Some((3, vec![2, 3], vec![])),
+        "rule E5"
+    );
+    let equal = [(2, holds(7, 40)), (3, holds(7, 40))];
+    assert_eq!(elected(&record(&[1, 2, 3], &[], 2), &[live(2), live(3)], &equal), Some((2, vec![2, 3], vec![])));
+}
+
+#[test]
+fn an_unclean_election_says_so() {
+    let next = won_unclean(&record(&[1, 2], &[], 2), live(3));
+    assert_eq!((next.unclean_epoch, next.isr, next.elr), (Some(LeaderEpoch(8)), vec![rid(3)], vec![]), "rule E7");
+}
+
+#[test]
+fn the_controller_only_ever_removes_the_dead() {
+    let next = without_dead(&record(&[1, 2, 3], &[], 2), &[live(1), live(2)]).expect("one is dead");
+    assert_eq!((next.epoch, next.isr, next.elr), (LeaderEpoch(7), vec![rid(1), rid(2)], vec![]), "rule E6");
+    assert_eq!(without_dead(&record(&[1, 2], &[], 2), &[live(1), live(2), live(3)]), None);
+}

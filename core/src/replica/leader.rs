@@ -1,0 +1,338 @@
+//! The leader's part: appends, the progress of its followers, the high watermark (rules R2, R8, R9, I1, I3).
+
+use super::{
+    Acks, Appended, Assignment, Cursor, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal, Replica,
+    Role, Said, Token, chain_hash,
+};
+use crate::records::PartitionRecord;
+use crate::rules::Rule;
+use millpond_log::batch::TimestampType;
+use millpond_log::producers::Verdict;
+use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What only a leader knows.
+#[derive(Clone, Debug)]
+pub(super) struct Leading {
+    /// The record as confirmed, and its revision.
+    pub(super) record: PartitionRecord,
+    pub(super) revision: u64,
+    /// The one change of the record that is not resolved (rule I3).
+    pub(super) pending: Option<Proposal>,
+    /// Counts the cursors: a later one has the higher nonce.
+    pub(super) nonce: u64,
+    /// The live replicas that are pushed to.
+    pub(super) followers: BTreeMap<BrokerId, Follower>,
+    /// Log end at the election: until the high watermark reaches it, the end is not proven (rule R11).
+    pub(super) leso: Offset,
+    pub(super) waiting_durable: VecDeque<Waiter>,
+    pub(super) waiting_commit: VecDeque<Waiter>,
+}
+
+/// How far a follower is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Follower {
+    pub(super) rid: Rid,
+    pub(super) inc: Incarnation,
+    pub(super) nonce: u64,
+    /// `min(durable, matched)` as acknowledged in this epoch (rule R8); `None` before the first answer.
+    pub(super) matched: Option<Offset>,
+    /// When it last held the whole log, as far as its answers show.
+    pub(super) caught_up_ms: u64,
+    /// A log end, and when it was: reaching it later means having been caught up then.
+    goal: Offset,
+    goal_ms: u64,
+}
+
+/// A client's batch on its way in.
+pub(super) struct Produce {
+    pub(super) token: Token,
+    pub(super) batch: Batch,
+    pub(super) latest: TimestampMs,
+    pub(super) acks: Acks,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    /// Answered once the watched offset has reached this.
+    end: Offset,
+    pub(super) token: Token,
+    appended: Appended,
+}
+
+impl Replica {
+    /// Rule R2.
+    pub(super) fn take_office(&mut self, now: Now, assigned: Assignment, out: &mut Vec<Output>) {
+        let Assignment { record, revision, live } = assigned;
+        assert!(record.isr.contains(&self.rid), "rule E3: the elected replica is in the ISR");
+        self.step_down(record.epoch, None, out);
+        self.min_isr_wanted = self.min_isr_wanted.filter(|wanted| *wanted != record.min_isr);
+        self.role = Role::Leader(Leading {
+            record,
+            revision,
+            pending: None,
+            nonce: 0,
+            followers: BTreeMap::new(),
+            leso: self.at_end.end,
+            waiting_durable: VecDeque::new(),
+            waiting_commit: VecDeque::new(),
+        });
+        self.follow_live(now, &live, out);
+        self.advance(out);
+        out.push(Output::Publish);
+        self.consider_isr(now, out);
+    }
+
+    /// The record was seen again, perhaps changed by this leader or by the controller (rule E6).
+    pub(super) fn confirm(&mut self, now: Now, assigned: Assignment, out: &mut Vec<Output>) {
+        let rules = self.rules;
+        let Role::Leader(leading) = &mut self.role else { return };
+        // Rule K5: only a later revision resolves what is pending; the unchanged key proves nothing.
+        if assigned.revision > leading.revision || !rules.uphold(Rule::ProposalNeedsRevision) {
+            leading.record = assigned.record;
+            leading.revision = assigned.revision;
+            leading.pending = None;
+        }
+        self.follow_live(now, &assigned.live, out);
+        self.advance(out);
+        self.consider_isr(now, out);
+    }
+
+    /// Pushes to exactly the live replicas, each from where it may stand.
+    fn follow_live(&mut self, now: Now, live: &[Live], out: &mut Vec<Output>) {
+        let (me, end) = (self.rid.broker, self.at_end.end);
+        let Role::Leader(leading) = &mut self.role else { return };
+        let replicas: BTreeSet<BrokerId> =
+            leading.record.replicas.iter().copied().filter(|broker| *broker != me).collect();
+        let wanted = |live: &&Live| replicas.contains(&live.rid.broker);
+        leading.followers.retain(|broker, known| {
+            let same = |live: &Live| live.rid == known.rid && live.inc <= known.inc;
+            let stays = replicas.contains(broker) && live.iter().any(same);
+            if !stays {
+                out.push(Output::Unfollow(*broker));
+            }
+            stays
+        });
+        let mut fresh = Vec::new();
+        for Live { rid, inc } in live.iter().filter(wanted) {
+            leading.followers.entry(rid.broker).or_insert_with(|| {
+                fresh.push(rid.broker);
+                let (caught_up_ms, goal_ms) = (now.mono_ms, now.mono_ms);
+                Follower { rid: *rid, inc: *inc, nonce: 0, matched: None, caught_up_ms, goal: end, goal_ms }
+            });
+        }
+        for broker in fresh {
+            self.restart_cursor(broker, None, out);
+        }
+    }
+
+    /// Pushes to `broker` anew: from `from`, or from the end of what it is known to hold, or else from the log end.
+    pub(super) fn restart_cursor(&mut self, broker: BrokerId, from: Option<Offset>, out: &mut Vec<Output>) {
+        let end = self.at_end.end;
+        let Role::Leader(leading) = &mut self.role else { return };
+        let Some(follower) = leading.followers.get_mut(&broker) else { return };
+        leading.nonce += 1;
+        let nonce = leading.nonce;
+        follower.nonce = nonce;
+        let from = from.or(follower.matched).unwrap_or(end);
+        out.push(Output::Follow(Cursor { to: broker, nonce, from, prev_epoch: self.epoch_before(from) }));
+    }
+
+    pub(super) fn restart_trimmed(&mut self, nonce: u64, broker: BrokerId, start: Offset, out: &mut Vec<Output>) {
+        let Role::Leader(leading) = &self.role else { return };
+        if leading.followers.get(&broker).is_some_and(|follower| follower.nonce == nonce) {
+            self.restart_cursor(broker, Some(start), out);
+        }
+    }
+
+    /// Where the own records of `epoch`, or of the newest one before it, end.
+    fn end_of(&self, epoch: Option<LeaderEpoch>) -> Offset {
+        let found = epoch.and_then(|epoch| self.epochs.end_of(epoch, self.at_end.end));
+        found.map_or(Offset(0), |(_, end)| end)
+    }
+
+    /// Epoch of the record before `offset`, if there is one.
+    pub(super) fn epoch_before(&self, offset: Offset) -> Option<LeaderEpoch> {
+        self.epochs.epoch_at(Offset(offset.0.checked_sub(1)?))
+    }
+
+    /// What every push says beside its batches; `None` if this replica does not lead.
+    #[must_use]
+    pub fn push_head(&self) -> Option<PushHead> {
+        let Role::Leader(leading) = &self.role else { return None };
+        Some(PushHead {
+            epoch: leading.record.epoch,
+            leader: leading.record.leader?,
+            unclean_epoch: leading.record.unclean_epoch,
+            hw: self.hw,
+            log_start: self.log_start,
+            tiered_end: self.tiered_end,
+        })
+    }
+
+    pub(super) fn produce(&mut self, now: Now, produce: Produce, out: &mut Vec<Output>) {
+        let Produce { token, batch, latest, acks } = produce;
+        let append_time = now.wall.max(self.at_end.last_append_time);
+        match self.judge(append_time, &batch, acks) {
+            Err(refusal) => out.push(Output::Answer { token, result: Err(refusal) }),
+            Ok(Verdict::Duplicate { base, end, append_time }) => {
+                self.await_offset(Acks::All, Waiter { end, token, appended: Appended { base, append_time } }, out);
+            }
+            Ok(Verdict::Append) => {
+                let appended = self.place(append_time, batch, latest, out);
+                self.await_offset(acks, Waiter { end: self.at_end.end, token, appended }, out);
+            }
+        }
+    }
+
+    fn judge(&mut self, append_time: TimestampMs, batch: &Batch, acks: Acks) -> Result<Verdict, Refusal> {
+        let record = match &self.role {
+            Role::Leader(leading) => &leading.record,
+            Role::Follower { leader, .. } => return Err(Refusal::NotLeader { leader: *leader }),
+        };
+        let isr = u32::try_from(record.isr.len()).expect("an ISR is a handful of brokers");
+        if acks == Acks::All && isr < record.min_isr {
+            return Err(Refusal::NotEnoughReplicas { isr, min_isr: record.min_isr });
+        }
+        let Some(stamp) = batch.producer() else { return Ok(Verdict::Append) };
+        self.at_end.expire(append_time);
+        Ok(self.at_end.producers.check(stamp, batch.record_count())?)
+    }
+
+    fn place(
+        &mut self,
+        append_time: TimestampMs,
+        mut batch: Batch,
+        mut latest: TimestampMs,
+        out: &mut Vec<Output>,
+    ) -> Appended {
+        batch.place(self.at_end.end, self.epoch_seen);
+        if self.timestamp_type == TimestampType::LogAppendTime {
+            batch.stamp_append_time(append_time);
+            latest = append_time;
+        }
+        let appended = Appended { base: batch.base_offset(), append_time };
+        let prefix_hash = chain_hash(self.at_end.prefix_hash, &batch);
+        self.append(Placed { batch, append_time, latest, prefix_hash }, out);
+        appended
+    }
+
+    fn await_offset(&mut self, acks: Acks, waiter: Waiter, out: &mut Vec<Output>) {
+        let (durable, hw) = (self.durable, self.hw);
+        let Role::Leader(leading) = &mut self.role else { unreachable!("`judge` lets only a leader append") };
+        let (queue, reached) = match acks {
+            Acks::None => return out.push(Output::Answer { token: waiter.token, result: Ok(waiter.appended) }),
+            Acks::Leader => (&mut leading.waiting_durable, durable),
+            Acks::All => (&mut leading.waiting_commit, hw),
+        };
+        if reached >= waiter.end {
+            return out.push(Output::Answer { token: waiter.token, result: Ok(waiter.appended) });
+        }
+        // Appends arrive in order and land at the back; only a duplicate may have to stand further ahead.
+        let at = queue.partition_point(|other| other.end <= waiter.end);
+        queue.insert(at, waiter);
+    }
+
+    pub(super) fn note_reply(&mut self, now: Now, reply: PushReply, out: &mut Vec<Output>) {
+        if let Said::Stale { seen } = reply.said {
+            // Rule R4.
+            if seen > self.epoch_seen {
+                self.step_down(seen, None, out);
+            }
+            return;
+        }
+        let (rules, end) = (self.rules, self.at_end.end);
+        let Role::Leader(leading) = &mut self.role else { return };
+        // Rule R8: an answer of another epoch says nothing about this one.
+        if reply.epoch != leading.record.epoch && rules.uphold(Rule::AckOfEpoch) {
+            return;
+        }
+        let Some(follower) = leading.followers.get_mut(&reply.rid.broker) else { return };
+        if reply.rid != follower.rid || reply.inc < follower.inc {
+            return;
+        }
+        if reply.inc > follower.inc {
+            follower.inc = reply.inc;
+            follower.matched = None;
+        }
+        if reply.nonce != follower.nonce {
+            return;
+        }
+        match reply.said {
+            Said::Matched { end: matched } if matched <= end => follower.reached(now, matched, end),
+            Said::Mismatch { end: theirs, epoch } => {
+                let from = theirs.min(self.end_of(epoch));
+                return self.restart_cursor(reply.rid.broker, Some(from), out);
+            }
+            // Beyond the log: a fault of the peer, which counts for nothing.
+            Said::Matched { .. } | Said::Stale { .. } => return,
+        }
+        self.advance(out);
+        self.consider_isr(now, out);
+    }
+
+    /// Moves the high watermark as far as the commit set allows, and answers who waited for it (rules R9, I1).
+    pub(super) fn advance(&mut self, out: &mut Vec<Output>) {
+        let own = if self.rules.uphold(Rule::LeaderDurable) { self.durable } else { self.at_end.end };
+        let (rules, me) = (self.rules, self.rid);
+        let Role::Leader(leading) = &mut self.role else { return };
+        answer_reached(&mut leading.waiting_durable, self.durable, out);
+        // Rule R2: the epoch is durable before anything counts in it.
+        if self.epoch_durable < leading.record.epoch {
+            return;
+        }
+        let set = leading.commit_set(rules);
+        let quorum = if rules.uphold(Rule::PendingIsNotQuorum) { leading.record.isr.len() } else { set.len() };
+        if (quorum as u64) < u64::from(leading.record.min_isr) && rules.uphold(Rule::LeastIsr) {
+            return;
+        }
+        let held = |rid: &Rid| if *rid == me { own } else { leading.matched(*rid) };
+        let committed = set.iter().map(held).min().expect("rule I6: a leader never leaves its own ISR");
+        if committed > self.hw {
+            self.hw = committed;
+            answer_reached(&mut leading.waiting_commit, committed, out);
+            out.push(Output::Publish);
+        }
+    }
+}
+
+impl Leading {
+    /// Confirmed ISR and the ISR of the proposal that is not resolved (rule I3).
+    fn commit_set(&self, rules: crate::rules::Rules) -> BTreeSet<Rid> {
+        let confirmed: BTreeSet<Rid> = self.record.isr.iter().copied().collect();
+        let Some(pending) = &self.pending else { return confirmed };
+        let proposed: BTreeSet<Rid> = pending.record.isr.iter().copied().collect();
+        match proposed.len() < confirmed.len() {
+            true if !rules.uphold(Rule::ShrinkWaits) => proposed,
+            false if !rules.uphold(Rule::ExpandCounts) => confirmed,
+            _ => &confirmed | &proposed,
+        }
+    }
+
+    /// What a replica is known to hold durably in this epoch.
+    pub(super) fn matched(&self, rid: Rid) -> Offset {
+        let follower = self.followers.get(&rid.broker).filter(|follower| follower.rid == rid);
+        follower.and_then(|follower| follower.matched).unwrap_or_default()
+    }
+}
+
+impl Follower {
+    /// It acknowledged up to `matched` while the log ended at `end`.
+    fn reached(&mut self, now: Now, matched: Offset, end: Offset) {
+        self.matched = self.matched.max(Some(matched));
+        if matched >= end {
+            self.caught_up_ms = now.mono_ms;
+        } else if matched >= self.goal {
+            self.caught_up_ms = self.caught_up_ms.max(self.goal_ms);
+        } else {
+            return;
+        }
+        (self.goal, self.goal_ms) = (end, now.mono_ms);
+    }
+}
+
+fn answer_reached(queue: &mut VecDeque<Waiter>, reached: Offset, out: &mut Vec<Output>) {
+    while let Some(waiter) = queue.pop_front_if(|waiter| waiter.end <= reached) {
+        out.push(Output::Answer { token: waiter.token, result: Ok(waiter.appended) });
+    }
+}

@@ -1,0 +1,209 @@
+//! The leader: order, commit, duplicates, office.
+
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn acks_all_is_answered_only_when_durable_and_in_order() {
+    let mut leader = leader();
+    assert_eq!(leader.produce(1, batch(3, None), Acks::All).appended, [(0, 100)]);
+    assert_eq!(leader.produce(2, batch(2, None), Acks::All).appended, [(3, 100)]);
+    assert_eq!(leader.sync_first(2).answers, [(1, Ok(0))]);
+    assert_eq!(leader.sync().answers, [(2, Ok(3))]);
+    assert_eq!(leader.hw(), 5);
+}
+
+#[test]
+fn acks_none_is_answered_at_once_and_acks_leader_when_durable_here() {
+    let mut leader = fresh();
+    leader.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 1, &[ME, PEER])));
+    assert_eq!(leader.produce(1, batch(1, None), Acks::None).answers, [(1, Ok(0))]);
+    assert_eq!(leader.produce(2, batch(1, None), Acks::Leader).answers, []);
+    assert_eq!(leader.produce(3, batch(1, None), Acks::All).answers, []);
+    assert_eq!(leader.sync().answers, [(2, Ok(1))], "rule R9: the follower has not acknowledged");
+    assert_eq!(leader.hw(), 0);
+    assert_eq!(leader.acknowledge(PEER, 1, 3).answers, [(3, Ok(2))]);
+    assert_eq!(leader.hw(), 3);
+}
+
+#[test]
+fn nothing_commits_before_the_epoch_is_durable() {
+    let mut leader = fresh();
+    leader.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 1, &[ME, PEER])));
+    leader.produce(1, batch(1, None), Acks::All);
+    leader.acknowledge(PEER, 1, 1);
+    assert_eq!(leader.hw(), 0, "rule R2");
+    assert_eq!(leader.sync().answers, [(1, Ok(0))]);
+}
+
+#[test]
+fn an_ack_of_another_epoch_or_disk_or_incarnation_or_beyond_the_log_counts_for_nothing() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, None), Acks::All);
+    leader.sync();
+    leader.acknowledge(THIRD, 1, 1);
+    let other_disk = Rid { wal_gen: WalGen(5), ..PEER };
+    for (rid, epoch, end) in [(PEER, 0, 1), (PEER, 2, 1), (PEER, 1, 9), (other_disk, 1, 1)] {
+        leader.acknowledge(rid, epoch, end);
+        assert_eq!(leader.hw(), 0, "rule R8");
+    }
+    leader.acknowledge(PEER, 1, 1);
+    assert_eq!(leader.hw(), 1);
+}
+
+#[test]
+fn below_min_isr_acks_all_is_refused_and_the_high_watermark_stays() {
+    let mut leader = fresh();
+    leader.step(Input::Assigned(assigned(1, 1, &[ME], 2, &[ME])));
+    let seen = leader.produce(1, batch(1, None), Acks::All);
+    assert_eq!((seen.answers, seen.appended), (vec![(1, Err(ErrorCode::NotEnoughReplicas))], vec![]));
+    leader.produce(2, batch(1, None), Acks::Leader);
+    assert_eq!(leader.sync().answers, [(2, Ok(0))]);
+    assert_eq!(leader.hw(), 0, "rule I1");
+}
+
+#[test]
+fn a_follower_refuses_produce_and_a_deposed_leader_answers_who_waits() {
+    let mut replica = fresh();
+    assert_eq!(replica.produce(1, batch(1, None), Acks::All).answers, [(1, Err(ErrorCode::NotLeaderOrFollower))]);
+    replica.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 1, &[ME, PEER])));
+    replica.produce(2, batch(1, None), Acks::All);
+    let seen = replica.step(Input::Assigned(assigned(2, 2, &[PEER, ME], 1, &[ME, PEER])));
+    assert_eq!((seen.answers, seen.unfollowed), (vec![(2, Err(ErrorCode::NotLeaderOrFollower))], vec![2]));
+    assert!(!replica.replica.visible().leads);
+}
+
+#[test]
+fn without_its_session_a_replica_leads_nothing_and_takes_the_same_office_never_again() {
+    let mut leader = leader();
+    leader.produce(1, batch(1, None), Acks::All);
+    assert_eq!(leader.step(Input::Session(None)).answers, [(1, Err(ErrorCode::NotLeaderOrFollower))], "rule B3");
+    leader.step(Input::Session(Some(inc(ME))));
+    leader.step(Input::Assigned(assigned(1, 1, &[ME], 1, &[ME])));
+    assert!(!leader.replica.visible().leads, "rule B2");
+    leader.step(Input::Assigned(assigned(2, 2, &[ME], 1, &[ME])));
+    assert!(leader.replica.visible().leads);
+}
+
+#[test]
+fn an_office_of_another_incarnation_is_not_taken() {
+    let mut replica = fresh();
+    let mut theirs = assigned(1, 1, &[ME], 1, &[ME]);
+    theirs.record.leader = Some(Leader { rid: ME, inc: Incarnation(7) });
+    replica.step(Input::Assigned(theirs));
+    assert!(!replica.replica.visible().leads, "rule B2");
+}
+
+#[test]
+fn a_higher_epoch_seen_by_a_follower_deposes() {
+    let mut leader = leader_of_three();
+    let reply = PushReply {
+        rid: PEER,
+        inc: inc(PEER),
+        epoch: LeaderEpoch(1),
+        nonce: 1,
+        said: Said::Stale { seen: LeaderEpoch(4) },
+    };
+    leader.step(Input::Reply(reply));
+    assert!(!leader.replica.visible().leads, "rule R4");
+    assert_eq!(leader.replica.visible().epoch, LeaderEpoch(4));
+}
+
+#[test]
+fn a_retried_batch_is_answered_with_its_first_offset_and_only_once_committed() {
+    let mut leader = leader();
+    leader.produce(1, batch(2, stamp(0, 0)), Acks::All);
+    let retry = leader.produce(2, batch(2, stamp(0, 0)), Acks::All);
+    assert_eq!((retry.answers, retry.appended), (vec![], vec![]), "rule P3: not before the commit");
+    assert_eq!(leader.sync().answers, [(1, Ok(0)), (2, Ok(0))]);
+    assert_eq!(leader.produce(3, batch(2, stamp(0, 0)), Acks::All).answers, [(3, Ok(0))]);
+    assert_eq!(leader.end(), 2);
+}
+
+#[test]
+fn a_retry_waits_ahead_of_batches_that_came_later() {
+    let mut leader = leader();
+    leader.produce(1, batch(1, stamp(0, 0)), Acks::All);
+    leader.produce(2, batch(1, stamp(0, 1)), Acks::All);
+    leader.produce(3, batch(1, stamp(0, 0)), Acks::All);
+    assert_eq!(leader.sync_first(2).answers, [(1, Ok(0)), (3, Ok(0))]);
+    assert_eq!(leader.sync().answers, [(2, Ok(1))]);
+}
+
+#[test]
+fn a_gap_and_an_old_epoch_append_nothing() {
+    let mut leader = leader();
+    leader.produce(1, batch(1, stamp(1, 0)), Acks::All);
+    for (producer, code) in [
+        (stamp(1, 2), ErrorCode::OutOfOrderSequenceNumber),
+        (stamp(2, 1), ErrorCode::OutOfOrderSequenceNumber),
+        (stamp(0, 1), ErrorCode::InvalidProducerEpoch),
+    ] {
+        let seen = leader.produce(9, batch(1, producer), Acks::All);
+        assert_eq!((seen.answers, seen.appended), (vec![(9, Err(code))], vec![]));
+    }
+}
+
+#[test]
+fn append_time_never_goes_back_with_the_wall_clock() {
+    let mut leader = leader();
+    let times = [50, 40, 60, i64::MIN].map(|now| {
+        leader.wall = now;
+        leader.produce(0, batch(1, None), Acks::None).appended[0].1
+    });
+    assert_eq!(times, [50, 50, 60, 60], "rule W3");
+}
+
+#[test]
+fn the_wal_is_trimmed_only_to_what_the_manifest_holds_and_the_disk_has() {
+    let mut leader = leader();
+    leader.produce(1, batch(4, None), Acks::All);
+    leader.sync();
+    let manifest =
+        |log_start, tiered_end| Input::Manifest { log_start: Offset(log_start), tiered_end: Offset(tiered_end) };
+    assert_eq!(leader.step(manifest(0, 3)).trims, [3], "rule T6");
+    assert_eq!(leader.step(manifest(0, 3)).trims, Vec::<u64>::new());
+    leader.step(manifest(4, 3));
+    assert_eq!(leader.replica.visible().log_start, Offset(4), "rule C1: log start may pass the tiered end");
+    let beyond = leader.step(manifest(4, 9));
+    assert!(matches!(beyond.faults[..], [Fault::TieredBeyondLog { .. }]), "S3");
+}
+
+#[test]
+fn the_end_is_proven_once_the_high_watermark_reaches_the_log_end_of_the_election() {
+    let mut leader = fresh();
+    leader.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 1, &[ME, PEER])));
+    leader.produce(1, batch(2, None), Acks::Leader);
+    leader.sync();
+    leader.step(Input::Assigned(assigned(2, 2, &[ME, PEER], 1, &[ME, PEER])));
+    leader.sync();
+    assert!(!leader.replica.visible().end_proven, "rule R11");
+    leader.acknowledge(PEER, 2, 2);
+    assert!(leader.replica.visible().end_proven);
+}
+
+proptest! {
+    /// Rule P2 and S6: two replicas that hold the same batches hold equal state, whatever was asked of one in between.
+    #[test]
+    fn equal_logs_make_equal_state(sequences in prop::collection::vec((0u16..3, 0i32..6, 0i64..200_000), 1..60)) {
+        let (mut leader, mut other) = (leader(), EndState::empty());
+        for (epoch, sequence, now) in sequences {
+            let mut outputs = Vec::new();
+            let input = Input::Produce {
+                token: Token(1),
+                batch: batch(1, stamp(epoch, sequence)),
+                latest: TimestampMs(5),
+                acks: Acks::None,
+            };
+            leader.replica.step(Now { wall: TimestampMs(now), mono_ms: 0 }, input, &mut outputs);
+            for output in outputs {
+                if let Output::Append { placed, .. } = output {
+                    other.absorb(&placed.batch, placed.append_time);
+                    prop_assert_eq!(placed.prefix_hash, other.prefix_hash);
+                }
+            }
+        }
+        prop_assert_eq!(leader.replica.at_end.producers.encode(), other.producers.encode());
+        prop_assert_eq!(leader.replica.at_end.end, other.end);
+    }
+}
