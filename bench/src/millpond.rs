@@ -69,8 +69,8 @@ impl Dev {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        let value = answer.lines().find_map(|line| line.strip_prefix("millpond_object_gets "));
-        Ok(value.ok_or("no `millpond_object_gets` among the metrics")?.parse()?)
+        let value = answer.lines().find_map(|line| line.strip_prefix("millpond_cache_gets_total "));
+        Ok(value.ok_or("no `millpond_cache_gets_total` among the metrics")?.parse()?)
     }
 
     /// Asks it to end (SIGTERM) and waits until it has.
