@@ -27,7 +27,11 @@ pub fn record_batches(input: &[u8]) -> bool {
     let (Ok(ours), Ok(generated)) = (ours, generated) else { return false };
     assert_eq!(ours.size(), generated.data.len());
     assert_eq!((ours.encoded_len(), ours.encode_to_vec()), (generated.encoded_len(), generated.encode_to_vec()));
-    assert_eq!(RecordBatches::decode(ours.encode_to_vec().as_slice()).as_ref(), Ok(&ours), "what is read can be written");
+    assert_eq!(
+        RecordBatches::decode(ours.encode_to_vec().as_slice()).as_ref(),
+        Ok(&ours),
+        "what is read can be written"
+    );
     assert_eq!(ours.into_bytes(), generated.data);
     true
 }

@@ -86,5 +86,8 @@ pub fn key_seeds() -> Vec<Seed> {
         Key::Loss { partition, epoch: 4 },
     ];
     let keys = Keys::under(PREFIX);
-    (0..).zip(all).map(|(nth, key): (u32, Key)| (format!("{nth:02}"), keys.encode(&key)[PREFIX.len()..].to_vec())).collect()
+    (0..)
+        .zip(all)
+        .map(|(nth, key): (u32, Key)| (format!("{nth:02}"), keys.encode(&key)[PREFIX.len()..].to_vec()))
+        .collect()
 }
