@@ -24,6 +24,7 @@ const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"MPfr");
 const FILE_MAGIC: [u8; 8] = *b"MPwalfil";
 const FLAG_GROUP_END: u8 = 1;
 const FLAG_COPIED: u8 = 2;
+const FLAGS_KNOWN: u8 = FLAG_GROUP_END | FLAG_COPIED;
 
 const _: () = assert!((FRAME_HEAD_BYTES as u64).is_multiple_of(FRAME_ALIGN));
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(FRAME_ALIGN) && FILE_HEAD_BYTES as u64 <= BLOCK_BYTES);
@@ -38,6 +39,10 @@ impl FrameSeed {
     #[must_use]
     pub fn new(wal_gen: WalGen, file: u64) -> FrameSeed {
         FrameSeed(crc32c::crc32c_append(crc32c::crc32c(&wal_gen.0.to_le_bytes()), &file.to_le_bytes()))
+    }
+
+    pub(crate) fn checksum(self, covered: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.0, covered)
     }
 }
 
@@ -167,7 +172,7 @@ impl Frame {
         out.put(self.prefix_hash.to_le_bytes());
         out.put(self.boot.to_le_bytes());
         out.put(self.copies.to_le_bytes());
-        let crc = crc32c::crc32c_append(seed.0, &out.bytes[8..]);
+        let crc = seed.checksum(&out.bytes[8..]);
         out.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         (out.bytes, crc)
     }
@@ -181,12 +186,12 @@ impl Frame {
             return None;
         }
         let crc = u32::from_le_bytes(fields.take());
-        if crc32c::crc32c_append(seed.0, &bytes[8..]) != crc {
+        if seed.checksum(&bytes[8..]) != crc {
             return None;
         }
         let payload_len = u32::from_le_bytes(fields.take());
         let payload_crc = u32::from_le_bytes(fields.take());
-        let [kind, flags, 0, 0] = fields.take() else { return None };
+        let [kind, flags @ 0..=FLAGS_KNOWN, 0, 0] = fields.take() else { return None };
         let frame = Frame {
             payload_len,
             payload_crc,
@@ -303,9 +308,11 @@ impl FileHead {
         if format != WAL_FORMAT {
             return Err(format);
         }
-        let _: [u8; 4] = fields.take();
+        let reserved: [u8; 4] = fields.take();
         let mut next = || u64::from_le_bytes(fields.take());
-        Ok(Some(FileHead { wal_gen: WalGen(next()), file: next(), first_lsn: Lsn(next()) }))
+        let head = FileHead { wal_gen: WalGen(next()), file: next(), first_lsn: Lsn(next()) };
+        // A head has one spelling, so that what a later format puts there is never read past.
+        Ok(Some(head).filter(|_| reserved == [0; 4] && bytes[44..] == [0; 4]))
     }
 }
 
@@ -390,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn file_head_and_state_read_back(a: u64, b: u64, c: u64, d: u64, bit in 0..44usize * 8) {
+        fn file_head_and_state_read_back(a: u64, b: u64, c: u64, d: u64, bit in 0..FILE_HEAD_BYTES * 8) {
             let head = FileHead { wal_gen: WalGen(a), file: b, first_lsn: Lsn(c) };
             let mut bytes = head.encode();
             prop_assert_eq!(FileHead::decode(&bytes), Ok(Some(head)));
@@ -398,6 +405,26 @@ mod tests {
             prop_assert_eq!(FileHead::decode(&bytes), Ok(None));
             let state = PartitionState { end: Offset(a), hw: Offset(b), first_seq: c, end_seq: d };
             prop_assert_eq!(PartitionState::decode(&state.encode()), Some(state));
+        }
+    }
+
+    #[test]
+    fn what_no_frame_says_is_no_frame() {
+        let seed = FrameSeed::new(WalGen(7), 1);
+        // Kinds 0 and 9, an unknown flag, the reserved bytes; each under a checksum that fits.
+        for (at, byte) in [(16, 0), (16, 9), (17, 4), (17, 0x80), (18, 1), (19, 1)] {
+            let (mut bytes, _) = Frame::blank(FrameKind::Batch).encode(seed);
+            bytes[at] = byte;
+            let crc = seed.checksum(&bytes[8..]);
+            bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Frame::decode(&bytes, seed), None, "{byte} at {at}");
+        }
+        for at in [12, 15, 44, 47] {
+            let mut bytes = FileHead { wal_gen: WalGen(1), file: 2, first_lsn: Lsn(3) }.encode();
+            bytes[at] = 1;
+            let crc = crc32c::crc32c(&bytes[..40]);
+            bytes[40..44].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(FileHead::decode(&bytes), Ok(None), "1 at {at}");
         }
     }
 

@@ -14,7 +14,11 @@ pub mod manifest;
 pub mod object_key;
 pub mod plan;
 pub mod producers;
+#[cfg(any(test, feature = "testing"))]
+pub mod properties;
 pub mod segment;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use batch::Batch;
 pub use error_code::ErrorCode;

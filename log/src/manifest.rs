@@ -169,6 +169,9 @@ impl ManifestRoot {
         match () {
             () if spans().any(|span| span.base >= span.end) => Err("an entry covers nothing"),
             () if !adjoin => Err("entries do not adjoin"),
+            () if spans().map(Some).reduce(|older, newer| older?.join(newer?)) == Some(None) => {
+                Err("sums beyond 64 bits")
+            }
             () if spans().last().is_some_and(|last| last.end != self.tiered_end) => {
                 Err("entries do not end at tiered_end")
             }

@@ -10,6 +10,8 @@ mod bundle;
 mod format;
 mod header;
 mod index;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod read;
 mod time;
 mod write;

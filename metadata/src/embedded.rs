@@ -6,6 +6,8 @@ mod directory;
 mod disk;
 mod engine;
 mod leases;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod tables;
 mod watch;
 

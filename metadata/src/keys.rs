@@ -3,6 +3,8 @@
 //! It knows how keys are spelled, not what is stored under them.
 
 mod path;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 
 use bytes::Bytes;
 use millpond_core::topic_name::TopicName;

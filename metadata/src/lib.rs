@@ -8,4 +8,6 @@ pub mod embedded;
 pub mod etcd;
 pub mod keys;
 pub mod kv;
+#[cfg(any(test, feature = "testing"))]
+pub mod properties;
 pub mod store;

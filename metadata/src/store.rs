@@ -13,6 +13,8 @@ mod follow;
 mod image;
 mod loss;
 mod producer_ids;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod replicas;
 mod tier;
 mod topics;

@@ -3,6 +3,8 @@
 //! Floor 1. No clients, no retries, no policy. The promises of the wire are written in the `.proto` files.
 
 mod convert;
+#[cfg(any(test, feature = "testing"))]
+pub mod properties;
 mod record_batches;
 
 pub use convert::grpc_code;

@@ -54,6 +54,9 @@ impl ManifestRoot {
     /// # Errors
     /// Every `ManifestError` but `OtherManifest`.
     pub fn decode(bytes: &[u8]) -> Result<ManifestRoot, ManifestError> {
+        if bytes.len() > ROOT_BYTES_MAX {
+            return Err(ManifestError::Malformed("a root of more than ROOT_BYTES_MAX"));
+        }
         let mut fields = open(bytes, ROOT_MAGIC)?;
         let partition = partition(&mut fields)?;
         let seq = fields.varint()?;

@@ -692,3 +692,25 @@ fn path_to(view: &ManifestView, offset: Offset) -> Lookup<Vec<(RolledRef, Manife
     }
     Lookup::Found(path)
 }
+
+/// Sizes and counts come from outside: what they add up to has to fit, or a later sum would overflow.
+#[test]
+fn root_whose_sums_overflow_is_refused() {
+    let mut model = Model::new(TINY);
+    (0..2).for_each(|nth| model.append(hourly(nth)));
+    let sound = model.view.root().clone();
+    let check = |change: fn(&mut SegmentEntry)| {
+        let mut root = sound.clone();
+        change(&mut root.entries[0]);
+        let refused = ManifestRoot::decode(&root.encode());
+        assert_eq!(refused, Err(ManifestError::Malformed("sums beyond 64 bits")));
+    };
+    check(|entry| entry.record_count = u64::MAX);
+    check(|entry| (entry.position, entry.length, entry.object_length) = (0, u64::MAX, u64::MAX));
+}
+
+#[test]
+fn root_larger_than_any_that_is_written_is_refused() {
+    let oversized = vec![0; ROOT_BYTES_MAX + 1];
+    assert_eq!(ManifestRoot::decode(&oversized), Err(ManifestError::Malformed("a root of more than ROOT_BYTES_MAX")));
+}

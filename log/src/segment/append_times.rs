@@ -37,7 +37,7 @@ impl AppendTimes {
         Ok(times)
     }
 
-    fn fields(bytes: &[u8]) -> Result<AppendTimes, FieldError> {
+    pub(super) fn fields(bytes: &[u8]) -> Result<AppendTimes, FieldError> {
         let mut fields = Fields::new(bytes);
         let count = fields.count(2)?;
         let mut runs = Vec::with_capacity(count);

@@ -101,35 +101,51 @@ impl BundleWriter {
     #[must_use]
     pub fn finish(mut self) -> BuiltObject {
         assert!(!self.is_empty(), "a bundle holds at least one segment");
-        let mut end = BytesMut::new();
-        put_varint(&mut end, self.segments.len() as u64);
-        for (PlacedSegment { position, meta }, topic_name) in self.segments.iter().zip(&self.topic_names) {
-            end.put_u128_le(meta.partition.topic.0);
-            put_varint(&mut end, u64::from(meta.partition.index));
-            put_text(&mut end, topic_name);
-            put_varint(&mut end, meta.base.0);
-            put_varint(&mut end, meta.end.0 - meta.base.0);
-            put_varint(&mut end, *position);
-            put_varint(&mut end, meta.length);
-            put_varint(&mut end, u64::from(meta.index_length));
-        }
-        let directory_length = u32::try_from(end.len()).expect("a bundle's segments are few");
-        let directory_crc = crc32c::crc32c(&end);
-        let length = self.length + end.len() as u64 + BUNDLE_FOOTER_BYTES as u64;
-        let footer = end.len();
-        end.put_u64_le(length);
-        end.put_u32_le(directory_length);
-        end.put_u32_le(directory_crc);
-        end.put_u16_le(0);
-        end.put_u16_le(VERSION);
-        let footer_crc = crc32c::crc32c(&end[footer..]);
-        end.put_u32_le(footer_crc);
-        end.put_slice(&MAGIC);
-        debug_assert_eq!(end.len() - footer, BUNDLE_FOOTER_BYTES);
+        let item = |(PlacedSegment { position, meta }, topic_name): (&PlacedSegment, String)| BundleItem {
+            partition: meta.partition,
+            topic_name,
+            base: meta.base,
+            end: meta.end,
+            position: *position,
+            length: meta.length,
+            index_length: meta.index_length,
+        };
+        let items: Vec<BundleItem> = self.segments.iter().zip(self.topic_names).map(item).collect();
+        let end = directory_and_footer(&items, self.length);
+        let length = self.length + end.len() as u64;
         let crc = crc32c::crc32c_append(self.crc, &end);
         self.parts.push(end.freeze());
         BuiltObject { parts: self.parts, length, crc, segments: self.segments }
     }
+}
+
+/// The end of a bundle whose segments, `position` bytes of them, these are.
+pub(super) fn directory_and_footer(items: &[BundleItem], position: u64) -> BytesMut {
+    let mut end = BytesMut::new();
+    put_varint(&mut end, items.len() as u64);
+    for item in items {
+        end.put_u128_le(item.partition.topic.0);
+        put_varint(&mut end, u64::from(item.partition.index));
+        put_text(&mut end, &item.topic_name);
+        put_varint(&mut end, item.base.0);
+        put_varint(&mut end, item.end.0 - item.base.0);
+        put_varint(&mut end, item.position);
+        put_varint(&mut end, item.length);
+        put_varint(&mut end, u64::from(item.index_length));
+    }
+    let directory_length = u32::try_from(end.len()).expect("a bundle's segments are few");
+    let directory_crc = crc32c::crc32c(&end);
+    let footer = end.len();
+    end.put_u64_le(position + end.len() as u64 + BUNDLE_FOOTER_BYTES as u64);
+    end.put_u32_le(directory_length);
+    end.put_u32_le(directory_crc);
+    end.put_u16_le(0);
+    end.put_u16_le(VERSION);
+    let footer_crc = crc32c::crc32c(&end[footer..]);
+    end.put_u32_le(footer_crc);
+    end.put_slice(&MAGIC);
+    debug_assert_eq!(end.len() - footer, BUNDLE_FOOTER_BYTES);
+    end
 }
 
 /// The end of a bundle: where its directory is.

@@ -6,6 +6,7 @@ use super::header::{HEADER_BYTES, SegmentHeader};
 use super::{AbortedTxn, Density, OpenTxn, SegmentError, SegmentIdentity, SegmentMeta};
 use crate::epochs::EpochStart;
 use crate::ids::{LeaderEpoch, Offset, TimestampMs};
+use crate::limits::BATCH_HEADER_BYTES;
 use std::ops::Range;
 
 /// A run of whole batches: what the index finds, what one CRC covers.
@@ -62,6 +63,10 @@ impl SegmentIndex {
         let dense = self.header.density == Density::Dense;
         for chunk in &self.chunks {
             let holds_something = chunk.base < chunk.end && chunk.size > 0 && chunk.batch_count > 0;
+            // The count is a claim that readers reserve room by.
+            if u64::from(chunk.batch_count) * BATCH_HEADER_BYTES as u64 > chunk.size {
+                return Err("a chunk of more batches than fit in it");
+            }
             if !holds_something || (dense && chunk.base != covered) {
                 return Err("a chunk is empty or not where the one before ends");
             }

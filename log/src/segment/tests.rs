@@ -484,3 +484,16 @@ fn newer_format_says_to_upgrade() {
     let error = SegmentIndex::parse(&reseal(newer, index_length)).expect_err("newer");
     assert_eq!(error, SegmentError::NewerVersion { found: 2, known: 1 });
 }
+
+/// Readers reserve room for the batches that an index counts.
+#[test]
+fn chunk_that_claims_more_batches_than_fit_is_refused() {
+    let (built, bytes) = small();
+    let index = SegmentIndex::parse(&bytes).expect("sound");
+    for claimed in [1 << 20, u32::MAX] {
+        let mut index = index.clone();
+        index.chunks[0].batch_count = claimed;
+        assert_eq!(index.check(), Err("a chunk of more batches than fit in it"), "{claimed}");
+    }
+    assert_eq!(index.batch_count(), built.batches.len() as u64);
+}

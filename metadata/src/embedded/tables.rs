@@ -207,7 +207,7 @@ fn decode(key: Bytes, mut stored: &[u8]) -> Result<KeyValue, StorageError> {
     Ok(KeyValue { key, value: Bytes::copy_from_slice(stored), create_revision, mod_revision, lease })
 }
 
-fn encode_event(event: &Event) -> Vec<u8> {
+pub(super) fn encode_event(event: &Event) -> Vec<u8> {
     let mut stored = Vec::new();
     match event {
         Event::Delete { key, .. } => {
@@ -224,7 +224,7 @@ fn encode_event(event: &Event) -> Vec<u8> {
     stored
 }
 
-fn decode_event(mut stored: &[u8], revision: u64) -> Result<Event, StorageError> {
+pub(super) fn decode_event(mut stored: &[u8], revision: u64) -> Result<Event, StorageError> {
     let cut_short = || StorageError::Corrupted(format!("the history of revision {revision} is cut short"));
     match stored.try_get_u8() {
         Ok(DELETED) => Ok(Event::Delete { key: Bytes::copy_from_slice(stored), mod_revision: Revision(revision) }),

@@ -1,0 +1,5 @@
+//! Directories and footers of bundles.
+
+#![no_main]
+
+millpond_fuzz::target!(millpond_log::properties::bundle);

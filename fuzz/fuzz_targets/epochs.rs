@@ -1,0 +1,5 @@
+//! Lists of leader epochs.
+
+#![no_main]
+
+millpond_fuzz::target!(millpond_log::properties::epochs);
