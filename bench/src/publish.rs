@@ -28,11 +28,8 @@ struct Times {
 pub(crate) fn run(dir: &Path) -> Result<()> {
     let dev = Dev::start(dir)?;
     dev.run(&["topic", "create", "bench"])?;
-    // Twice as much as a file of the WAL holds, uploaded and trimmed: the next records are written over files that were used before.
-    for _ in 0..2 {
-        dev.bench(&["produce", "bench", "--records", "4096", "--size", "16KiB"], 4096)?;
-        dev.run(&["topic", "flush", "bench"])?;
-    }
+    // Twice as much as a file of the WAL holds: there are used ones to write over, once this is uploaded and trimmed.
+    dev.bench(&["produce", "bench", "--records", "8192", "--size", "16KiB"], 8192)?;
     let mut bare = Synced::new(dir)?;
     println!("| blocks of 4 KiB | publish p50 ms | write + fdatasync p50 ms | ratio | rounds |\n|---|---|---|---|---|");
     for blocks in BLOCKS {
@@ -50,6 +47,7 @@ fn measure(dev: &Dev, bare: &mut Synced, blocks: u64) -> Result<Times> {
     let produce = ["produce", "bench", "--records", &records, "--size", &size, "--in-flight", "1", "--linger", "0s"];
     let mut times = Times::default();
     for _ in 0..ROUNDS {
+        dev.run(&["topic", "flush", "bench"])?;
         let report = dev.bench(&produce, RECORDS)?;
         times.ours.push(report["latency_ms"]["p50"].as_f64().ok_or("a report without a median")?);
         times.bare.push(bare.p50_ms(RECORDS, blocks * BLOCK_BYTES)?);

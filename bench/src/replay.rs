@@ -12,10 +12,10 @@ use std::path::Path;
 const ROUNDS: usize = 5;
 
 /// Bytes of all values.
-const TOPIC_BYTES: u64 = 512 << 20;
+const TOPIC_BYTES: u64 = 256 << 20;
 
 /// Bytes of one value.
-const SIZES: [u64; 3] = [200, 1 << 10, 16 << 10];
+const SIZES: [u64; 3] = [16 << 10, 1 << 10, 200];
 
 const MIB: f64 = (1 << 20) as f64;
 

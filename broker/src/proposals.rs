@@ -2,12 +2,11 @@
 //!
 //! It decides nothing: a proposal is sent as it is until its outcome is known.
 
-use crate::partitions::shard::{ShardMsg, ShardSender};
+use crate::partitions::shard::{Proposed, ShardMsg};
 use crate::session::SessionHandle;
 use futures::future::join_all;
 use millpond_core::records::{Leader, PartitionRecord};
-use millpond_core::replica::{Assignment, Input, Live, Proposal};
-use millpond_log::PartitionId;
+use millpond_core::replica::{Assignment, Input, Live};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Outcome, RecordChange, Session, Store, StoreError, Versioned};
 use std::time::Duration;
@@ -19,13 +18,6 @@ const BATCH_MAX: usize = 40;
 
 /// Pause between tries while the metadata store cannot be used, or does not say what became of a proposal.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// A proposal, and who is told of its outcome.
-pub(crate) struct Proposed {
-    pub(crate) partition: PartitionId,
-    pub(crate) shard: ShardSender,
-    pub(crate) proposal: Proposal,
-}
 
 /// Carries proposals until `shutdown`.
 pub(crate) async fn run(

@@ -5,6 +5,7 @@ use crate::failure::{Doing, Failure};
 use millpond_broker::telemetry::{Otlp, TRACE_RATIO_DEFAULT, Traces};
 use serde::Deserialize;
 use std::io::IsTerminal;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -40,6 +41,11 @@ pub(crate) struct TelemetrySettings {
 enum LogFormat {
     Text,
     Json,
+}
+
+/// The AWS libraries name key ids and signed requests below this level; nobody has to see them to run a broker.
+fn is_free_of_secrets(metadata: &tracing::Metadata<'_>) -> bool {
+    !metadata.target().starts_with("aws_") || *metadata.level() <= tracing::Level::INFO
 }
 
 fn filter(text: &str) -> Result<String, String> {
@@ -94,10 +100,12 @@ impl TelemetrySettings {
         let filter = EnvFilter::new(self.log.as_deref().unwrap_or(log));
         let format = self.log_format.unwrap_or(LogFormat::Text);
         match &traces {
-            None => tracing_subscriber::registry().with(log_layer(format).with_filter(filter)).init(),
+            None => tracing_subscriber::registry()
+                .with(log_layer(format).with_filter(filter.and(filter_fn(is_free_of_secrets))))
+                .init(),
             Some(traces) => {
                 let registry = tracing_subscriber::registry().with(traces.layer());
-                registry.with(log_layer(format).with_filter(filter)).init();
+                registry.with(log_layer(format).with_filter(filter.and(filter_fn(is_free_of_secrets)))).init();
             }
         }
         Ok(Telemetry { otlp, traces })

@@ -99,6 +99,8 @@ fn add_reflection(routes: &mut RoutesBuilder) {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // What the details of an error are: without it clients that go by reflection show them as bytes.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     routes.add_service(builder().build_v1().expect("our descriptors are valid"));
     routes.add_service(builder().build_v1alpha().expect("our descriptors are valid"));

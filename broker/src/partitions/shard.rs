@@ -5,10 +5,9 @@
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
-use crate::proposals::Proposed;
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
-use millpond_core::replica::{Acks, Appended, Input, Mark, Now, Output, Placed, Refusal, Replica, Token};
+use millpond_core::replica::{Acks, Appended, Input, Mark, Now, Output, Placed, Proposal, Refusal, Replica, Token};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
@@ -65,6 +64,13 @@ pub(crate) struct ProduceSpans {
 }
 
 pub(crate) type ProduceReply = oneshot::Sender<Result<Appended, ApiError>>;
+
+/// What a leader wants changed in the metadata store, and who is told of the outcome.
+pub(crate) struct Proposed {
+    pub(crate) partition: PartitionId,
+    pub(crate) shard: ShardSender,
+    pub(crate) proposal: Proposal,
+}
 
 /// A replica to own.
 pub(crate) struct Open {

@@ -8,7 +8,7 @@ use super::*;
 use crate::records::Leader;
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
-use millpond_log::{ProducerEpoch, ProducerId, WalGen};
+use millpond_log::{ErrorCode, ProducerEpoch, ProducerId, WalGen};
 
 const ME: Rid = Rid { broker: BrokerId(1), wal_gen: WalGen(11) };
 const PEER: Rid = Rid { broker: BrokerId(2), wal_gen: WalGen(22) };

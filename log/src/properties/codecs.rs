@@ -30,7 +30,7 @@ pub fn codec(input: &[u8]) -> bool {
 #[must_use]
 pub fn codec_seeds() -> Vec<Seed> {
     let text = b"to be or not to be, that is the question; to be or not to be".repeat(3);
-    let noise: Vec<u8> = (0..64u32).map(|at| (at * at * 37 >> 3) as u8).collect();
+    let noise: Vec<u8> = (0..64u32).map(|at| ((at * at * 37) >> 3) as u8).collect();
     let all = (0u8..).zip(Codec::ALL);
     all.flat_map(|(selector, codec)| {
         [("text", &text[..]), ("noise", &noise), ("nothing", b"")]
