@@ -50,7 +50,12 @@ impl Broker {
         );
         self.lead(&session, &handle, seen);
         // Whoever is told that it is led finds it led.
-        handle.view.clone().wait_for(|view| view.visible.leads).await.map_err(|_| stopping())?;
+        handle
+            .view
+            .clone()
+            .wait_for(|view| view.visible.leads && view.visible.end_proven)
+            .await
+            .map_err(|_| stopping())?;
         let mut partitions = topic.partitions.clone();
         let led = PartitionHandle { placement: Placement::from(&record), loss: None, ..handle };
         partitions[index as usize] = led;

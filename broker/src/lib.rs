@@ -22,6 +22,8 @@ mod office;
 mod offsets;
 mod partitions;
 mod producer_ids;
+#[cfg(any(test, feature = "testing"))]
+pub mod properties;
 mod proposals;
 mod refusals;
 pub mod server;

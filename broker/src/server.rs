@@ -246,6 +246,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     broker.open_all(&recovered, &story).await?;
     broker.take_office(&registration).await?;
+    broker.wait_for_proof().await;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
     tasks.spawn(async move {
@@ -410,7 +411,29 @@ fn spawn_shards(
         .collect()
 }
 
+/// Longest wait for the proof of log ends before the doors open: a hundred syncs of a slow disk.
+const PROOF_WAIT_MAX: Duration = Duration::from_secs(5);
+
 impl Broker {
+    /// Waits until the log ends of the partitions that this broker leads alone are proven (rule R11): that takes a sync of the
+    /// WAL, for the new epochs. Where others are in sync, it takes them; and where too few are, it may never come, so the wait is
+    /// bounded: clients are told to try again then.
+    async fn wait_for_proof(&self) {
+        // Whether it was long enough is what clients find out.
+        let _ = tokio::time::timeout(PROOF_WAIT_MAX, self.proofs()).await;
+    }
+
+    async fn proofs(&self) {
+        for topic in self.inner().catalog.tables().topics() {
+            let alone =
+                |handle: &&PartitionHandle| handle.placement.leader.is_some() && handle.placement.isr.len() == 1;
+            for handle in topic.partitions.iter().filter(alone) {
+                // A view ends with its shard, and the broker with that.
+                let _ = handle.view.clone().wait_for(|view| view.visible.end_proven).await;
+            }
+        }
+    }
+
     /// Opens every replica that the metadata store places here.
     async fn open_all(&self, recovered: &Recovered, story: &DiskStory) -> Result<(), StartError> {
         let image = self.inner().store.load().await?;

@@ -8,6 +8,8 @@ mod files;
 mod group;
 mod index_file;
 mod open;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod queue;
 mod read;
 mod recovery;

@@ -14,9 +14,6 @@ use tracing_subscriber::{EnvFilter, Layer};
 /// The variable by which OpenTelemetry's own tools are told the collector.
 const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// Parts of libraries that show credentials when they are asked to say everything. They are not asked.
-const QUIET: [&str; 1] = ["aws_smithy_runtime::client::orchestrator::auth=info"];
-
 /// What the operator said about logs and traces; all of it may be left out.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -100,10 +97,7 @@ impl TelemetrySettings {
         let ratio = self.trace_ratio.unwrap_or(TRACE_RATIO_DEFAULT);
         let traces = otlp.as_ref().map(|otlp| Traces::start(otlp, ratio)).transpose();
         let traces = traces.map_err(|error| Failure::usage(format!("--otlp-endpoint: {}", causes(&error))))?;
-        let mut filter = EnvFilter::new(self.log.as_deref().unwrap_or(log));
-        for directive in QUIET {
-            filter = filter.add_directive(directive.parse().expect("it is a directive"));
-        }
+        let filter = EnvFilter::new(self.log.as_deref().unwrap_or(log));
         let format = self.log_format.unwrap_or(LogFormat::Text);
         match &traces {
             None => tracing_subscriber::registry()

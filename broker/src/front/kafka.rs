@@ -13,6 +13,8 @@ mod metadata;
 mod offsets;
 mod produce;
 mod producers;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod request;
 mod throttle;
 mod topics;

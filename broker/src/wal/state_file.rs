@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes of one copy of the identity: one block.
-const SLOT_BYTES: usize = 4096;
+pub(super) const SLOT_BYTES: usize = 4096;
 /// Magic, format, length, checksum.
 const SLOT_HEAD: usize = 8 + 4 + 4 + 4;
 const SLOT_MAGIC: [u8; 8] = *b"MPwal-id";
@@ -101,7 +101,7 @@ fn read(file: &dyn DiskFile) -> io::Result<Found> {
     })
 }
 
-fn encode_slot(label: &Label) -> Vec<u8> {
+pub(super) fn encode_slot(label: &Label) -> Vec<u8> {
     let identity = &label.identity;
     let mut body = Vec::new();
     body.extend(identity.wal_gen.0.to_le_bytes());
@@ -122,7 +122,7 @@ fn encode_slot(label: &Label) -> Vec<u8> {
     slot
 }
 
-fn decode_slot(slot: &[u8]) -> Found {
+pub(super) fn decode_slot(slot: &[u8]) -> Found {
     if slot.iter().all(|byte| *byte == 0) {
         return Found::Nothing;
     }

@@ -52,7 +52,7 @@ impl Problem {
             (says("PermissionDenied") || says("permission denied"), Problem::NotPermitted),
             // The second, where another authority has the same name.
             (says("UnknownIssuer") || says("BadSignature"), Problem::UnknownCa),
-            (says("CertificateRequired") || says("BadCertificate"), Problem::WantsTls),
+            (says("received fatal alert"), Problem::WantsTls),
             (says("invalid peer certificate"), Problem::BadCertificate),
             (says("InvalidContentType") || says("corrupt message") || says("handshake eof"), Problem::NoTls),
             (says("private key"), Problem::BadPem),

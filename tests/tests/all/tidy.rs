@@ -2,6 +2,7 @@
 //! Reads the checkout; never the build output.
 
 mod edges;
+mod fuzz;
 mod modules;
 mod rules;
 mod source;

@@ -4,7 +4,7 @@
 //! requests, not what they mean.
 
 use super::frame::{Foreign, FrameError, foreign, frame_size, read_frame, read_length};
-use super::request::{Request, RequestError, decode_request, is_produce};
+use super::request::{Request, RequestError, decode_request, decoded_bytes_max};
 use super::wire::Frame;
 use crate::budget::{Budget, Held, Pace};
 use bytes::Buf;
@@ -165,7 +165,7 @@ async fn read_requests(
             Ok(read) => read,
             Err(error) => return End::Frame(error),
         };
-        if let Err(error) = arriving.hold(decoded_bytes_max(&frame)).await {
+        if let Err(error) = arriving.hold(frame.len().saturating_add(decoded_bytes_max(&frame))).await {
             return End::Frame(error.into());
         }
         let mut answer_permit = acquire(&answers, 0).await;
@@ -190,13 +190,6 @@ async fn read_requests(
             return End::Shutdown;
         }
     }
-}
-
-/// Most memory that a request takes once decoded. Batches stay in their frame; names and numbers become up to so many times
-/// larger than they are on the wire.
-fn decoded_bytes_max(frame: &[u8]) -> usize {
-    const DECODED_GROWTH: usize = 8;
-    if is_produce(frame) { frame.len() } else { frame.len().saturating_mul(DECODED_GROWTH) }
 }
 
 async fn acquire(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePermit {

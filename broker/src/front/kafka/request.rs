@@ -136,21 +136,33 @@ impl Request {
     }
 }
 
-/// Whether a frame is a Produce: nearly all of it is payload then, which decoding does not copy.
-pub(super) fn is_produce(frame: &[u8]) -> bool {
-    frame.starts_with(&(Api::Produce as i16).to_be_bytes())
+/// Most memory that decoding takes besides the frame, in bytes; a request that would take more is refused.
+///
+/// Names and numbers become larger than they are on the wire: a name of one letter takes 3 bytes there and 49 here. Nearly all
+/// of a Produce is payload, which is shared; what is left are a few topics and partitions.
+pub(super) fn decoded_bytes_max(frame: &[u8]) -> usize {
+    const GROWTH: usize = 16;
+    const PRODUCE_GROWTH: usize = 2;
+    /// More than 5 000 topics of one partition each.
+    const PRODUCE_MAX: usize = 512 << 10;
+    let is_produce = frame.starts_with(&(Api::Produce as i16).to_be_bytes());
+    match is_produce {
+        true => frame.len().saturating_mul(PRODUCE_GROWTH).min(PRODUCE_MAX),
+        false => frame.len().saturating_mul(GROWTH),
+    }
 }
 
 /// Decodes one frame, without its length prefix. Byte fields of the request share `frame`.
 ///
 /// Bytes after the request are ignored, as Kafka's brokers do.
 /// # Errors
-/// Each `RequestError`. No more memory is taken than a small multiple of `frame`'s size.
+/// Each `RequestError`. No more memory is taken than `decoded_bytes_max` says.
 pub fn decode_request(frame: Bytes) -> Result<Request, RequestError> {
     decode(frame).map(|(request, _rest)| request)
 }
 
-fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError> {
+pub(super) fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError> {
+    let memory_max = decoded_bytes_max(&frame);
     const CUT: Malformed = Malformed("it ends inside its header");
     let key = frame.try_get_i16().map_err(|_| CUT)?;
     let version = frame.try_get_i16().map_err(|_| CUT)?;
@@ -164,7 +176,7 @@ fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError> {
             _ => RequestError::UnsupportedVersion { key, version },
         });
     }
-    let mut r = Reader::new(frame, version, api.flexible(version));
+    let mut r = Reader::new(frame, version, api.flexible(version), memory_max);
     let client_id = r.header_string()?;
     r.skip_tags()?;
     let body = read_body(api, &mut r)?;

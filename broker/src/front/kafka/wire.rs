@@ -1,7 +1,7 @@
 //! Kafka's primitive types on the wire, and the two macros that declare messages with the versions of each field.
 //!
-//! Nothing is allocated from a length that a client claims: an array grows with the bytes that are there. Payloads are
-//! shared slices of the frame they came in, and leave as shared parts of the frame they go out in.
+//! What a message allocates is charged before it is allocated, against a bound that the frame's size sets. Payloads are shared
+//! slices of the frame they came in, and leave as shared parts of the frame they go out in.
 
 use crate::budget::Held;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -32,6 +32,8 @@ pub(super) struct Reader {
     version: i16,
     flexible: bool,
     elements_left: usize,
+    /// Bytes that strings and arrays may still take.
+    memory_left: usize,
 }
 
 /// A value that can be read from a request.
@@ -45,9 +47,17 @@ pub(super) trait ToWire {
 }
 
 impl Reader {
-    /// Reads a body; `flexible` versions have compact lengths and tagged fields (KIP-482).
-    pub(super) fn new(buf: Bytes, version: i16, flexible: bool) -> Reader {
-        Reader { buf, version, flexible, elements_left: REQUEST_ELEMENTS_MAX }
+    /// Reads a body into at most `memory_max` bytes besides the frame itself; `flexible` versions have compact lengths and
+    /// tagged fields (KIP-482).
+    pub(super) fn new(buf: Bytes, version: i16, flexible: bool, memory_max: usize) -> Reader {
+        Reader { buf, version, flexible, elements_left: REQUEST_ELEMENTS_MAX, memory_left: memory_max }
+    }
+
+    /// Takes what is about to be allocated off what the request may hold.
+    fn charge(&mut self, bytes: usize) -> Result<(), Malformed> {
+        const TOO_LARGE: Malformed = Malformed("it takes too much memory for its size");
+        self.memory_left = self.memory_left.checked_sub(bytes).ok_or(TOO_LARGE)?;
+        Ok(())
     }
 
     /// The message's version.
@@ -89,6 +99,7 @@ impl Reader {
 
     fn utf8(&mut self, size: usize) -> Result<String, Malformed> {
         let bytes = self.take(size)?;
+        self.charge(size)?;
         std::str::from_utf8(&bytes).map(str::to_owned).map_err(|_| Malformed("a string is not UTF-8"))
     }
 
@@ -203,7 +214,12 @@ impl<T: FromWire> FromWire for Option<Vec<T>> {
             return Err(CUT);
         }
         r.elements_left = r.elements_left.checked_sub(len).ok_or(Malformed("it has too many elements"))?;
-        (0..len).map(|_| T::read(r)).collect::<Result<Vec<T>, Malformed>>().map(Some)
+        r.charge(len.saturating_mul(size_of::<T>()))?;
+        let mut elements = Vec::with_capacity(len);
+        for _ in 0..len {
+            elements.push(T::read(r)?);
+        }
+        Ok(Some(elements))
     }
 }
 

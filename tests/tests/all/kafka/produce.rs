@@ -155,7 +155,10 @@ async fn no_acknowledgement_means_no_answer_and_failure_closes() {
     connection.send(&frame(9, 503, &produce(0, "t", &[(0, bad)]))).await;
     assert!(connection.receive().await.is_none(), "a failed append without acknowledgement closes the connection");
     let mut again = served.connect().await;
-    assert_eq!(bases(&again.fetch("t", 0, 0).await), [0], "the good one was stored");
+    // Nobody was told when it was stored: wait for it.
+    let waits = fetch("t", &[(0, 0)], 1 << 20, 1 << 20).with_max_wait_ms(30_000).with_min_bytes(1);
+    let stored = again.call(12, &waits).await.responses[0].partitions[0].clone();
+    assert_eq!(bases(&stored), [0], "the good one was stored");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use bytes::{BufMut, BytesMut};
 use kafka_protocol::messages as theirs;
 use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 use millpond_log::TopicId;
+use millpond_log::testing::memory;
 use proptest::prelude::*;
 
 const CORRELATION: i32 = 0x0102_0304;
@@ -386,6 +387,54 @@ fn claimed_lengths_take_no_memory() {
     frame.put_bytes(0, 2 * count);
     let refused = decode_request(frame.freeze()).map(|_| ());
     assert_eq!(refused, Err(RequestError::Malformed(Malformed("it has too many elements"))));
+}
+
+/// What a request may take is held for it before it is decoded, so it must not take more.
+#[test]
+fn request_that_would_outgrow_what_is_held_for_it_is_refused() {
+    let check = |header: &[u8], element: &[u8]| {
+        let mut frame = BytesMut::new();
+        frame.put_slice(header);
+        frame.put_i32(10_000);
+        (0..10_000).for_each(|_| frame.put_slice(element));
+        let frame = frame.freeze();
+        let (refused, peak) = memory::peak(|| decode_request(frame.clone()).map(|_| ()));
+        let expected = Malformed("it takes too much memory for its size");
+        assert_eq!(refused, Err(RequestError::Malformed(expected)), "{element:?}");
+        assert!(peak <= decoded_bytes_max(&frame), "{element:?}: {peak} bytes were taken");
+    };
+    // Metadata 1: names that are empty, 2 bytes for a structure of 48. Produce 3: a topic of 6 bytes for one of 48.
+    check(b"\0\x03\0\x01\0\0\0\0\xff\xff", b"\0\0");
+    check(b"\0\0\0\x03\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0", b"\0\0\0\0\0\0");
+}
+
+/// As many topics as a large cluster has, with the shortest names that are common, and the smallest batch there is.
+#[test]
+fn honest_requests_fit_what_is_held_for_them() {
+    let names = || (0..5_000).map(|nth| theirs::TopicName(StrBytes::from_string(format!("t{nth}"))));
+    for version in [3, 9, 12] {
+        let topic = |name| {
+            let partition = theirs::produce_request::PartitionProduceData::default()
+                .with_index(1)
+                .with_records(Some(Bytes::from(vec![0; 68])));
+            theirs::produce_request::TopicProduceData::default().with_name(name).with_partition_data(vec![partition])
+        };
+        let body = theirs::ProduceRequest::default().with_topic_data(names().map(topic).collect());
+        assert_eq!(decode_request(frame(Api::Produce, version, &body)).map(|_| ()), Ok(()), "Produce {version}");
+    }
+    for version in [4, 12] {
+        let topic = |name| {
+            let partition = theirs::fetch_request::FetchPartition::default();
+            theirs::fetch_request::FetchTopic::default().with_topic(name).with_partitions(vec![partition])
+        };
+        let body = theirs::FetchRequest::default().with_topics(names().map(topic).collect());
+        assert_eq!(decode_request(frame(Api::Fetch, version, &body)).map(|_| ()), Ok(()), "Fetch {version}");
+    }
+    for version in [1, 9] {
+        let topic = |name| theirs::metadata_request::MetadataRequestTopic::default().with_name(Some(name));
+        let body = theirs::MetadataRequest::default().with_topics(Some(names().map(topic).collect()));
+        assert_eq!(decode_request(frame(Api::Metadata, version, &body)).map(|_| ()), Ok(()), "Metadata {version}");
+    }
 }
 
 proptest! {
