@@ -415,21 +415,37 @@ pub(crate) async fn ended_lease_is_not_found(subject: &Subject) {
 
 pub(crate) async fn concurrent_increments_are_all_counted(subject: &Subject) {
     write(subject, vec![put("count", "0")]).await;
-    let increment = |kv: Arc<dyn Kv>| async move {
+    let increment = |kv: Arc<dyn Kv>, task: usize| async move {
+        let mark = key(&format!("counted-by/{task}"));
+        let read = async |key: &Bytes| loop {
+            match kv.range(Range::key(key)).await {
+                Ok(read) => break read.found,
+                Err(KvError::Unavailable(_) | KvError::Unknown(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
         loop {
-            let seen = kv.range(Range::key(&key("count"))).await.expect("the store is up").found.remove(0);
+            let seen = read(&key("count")).await.remove(0);
             let count: u64 = std::str::from_utf8(&seen.value).expect("text").parse().expect("a number");
             let txn = Txn {
                 compares: vec![Compare::ModRevision { key: key("count"), is: seen.mod_revision }],
-                then: vec![put("count", &(count + 1).to_string())],
+                then: vec![put("count", &(count + 1).to_string()), Write::put(mark.clone(), "done")],
                 or_else: Vec::new(),
             };
-            if let TxnOutcome::Succeeded { .. } = kv.txn(txn).await.expect("the store is up") {
+            // An unknown outcome is settled by the same transaction, and by what only it writes (rule K5).
+            let failed = loop {
+                match kv.txn(txn.clone()).await {
+                    Ok(outcome) => break matches!(outcome, TxnOutcome::Failed { .. }),
+                    Err(KvError::Unavailable(_) | KvError::Unknown(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            if !failed || !read(&mark).await.is_empty() {
                 return;
             }
         }
     };
-    let tasks: Vec<_> = (0..100).map(|_| tokio::spawn(increment(Arc::clone(&subject.kv)))).collect();
+    let tasks: Vec<_> = (0..100).map(|task| tokio::spawn(increment(Arc::clone(&subject.kv), task))).collect();
     for task in tasks {
         task.await.expect("no increment panics");
     }

@@ -101,7 +101,9 @@ impl Counted {
     async fn gets(&self, broker: &TestBroker) -> u64 {
         let gets = metric(broker, "millpond_cache_gets_total").await - self.before;
         if let Some((now, before)) = &self.at_server {
-            assert_eq!(now.load(Ordering::Relaxed) - before, gets, "the metric counts what the server sees");
+            // What a start still had under way may fall between the two readings; the metric leaves nothing out.
+            let seen = now.load(Ordering::Relaxed) - before;
+            assert!(seen <= gets, "the server has seen {seen} GETs, the metric says {gets}");
         }
         gets
     }

@@ -143,11 +143,13 @@ impl Request {
 pub(super) fn decoded_bytes_max(frame: &[u8]) -> usize {
     const GROWTH: usize = 16;
     const PRODUCE_GROWTH: usize = 2;
+    /// What one topic with one partition takes, however few bytes of the frame it is.
+    const PRODUCE_MIN: usize = 4 << 10;
     /// More than 5 000 topics of one partition each.
     const PRODUCE_MAX: usize = 512 << 10;
     let is_produce = frame.starts_with(&(Api::Produce as i16).to_be_bytes());
     match is_produce {
-        true => frame.len().saturating_mul(PRODUCE_GROWTH).min(PRODUCE_MAX),
+        true => frame.len().saturating_mul(PRODUCE_GROWTH).clamp(PRODUCE_MIN, PRODUCE_MAX),
         false => frame.len().saturating_mul(GROWTH),
     }
 }

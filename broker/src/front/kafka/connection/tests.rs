@@ -354,13 +354,13 @@ async fn frames_take_memory_as_they_arrive_and_keep_it_until_they_are_answered()
     // Produce 3 without topics: for each its own bytes are held, and what its decoded form may take.
     client.send(&request(0, 3, 1, b"\xff\xff\0\0\0\0\0\0\0\0\0\0")).await;
     let (_, settle) = client.begun().await;
-    assert_eq!(budget.requests_held(), 3 * 22);
+    assert_eq!(budget.requests_held(), 22 + (4 << 10));
     client.send(&metadata(2)).await;
     let (_, other) = client.begun().await;
-    assert_eq!(budget.requests_held(), 3 * 22 + 17 * 14);
+    assert_eq!(budget.requests_held(), 22 + (4 << 10) + 17 * 14);
     other.send(answer(2)).ok().expect("is waited for");
     settle_down().await;
-    assert_eq!(budget.requests_held(), 3 * 22 + 17 * 14, "the second waits for its turn");
+    assert_eq!(budget.requests_held(), 22 + (4 << 10) + 17 * 14, "the second waits for its turn");
     settle.send(answer(1)).ok().expect("is waited for");
     assert_eq!([client.answered().await, client.answered().await], [Some(1), Some(2)]);
     settle_down().await;
