@@ -63,15 +63,19 @@ async fn cold_reads(objects: Arc<dyn ObjectStore>, at_server: Option<Arc<AtomicU
     let seed = rand::random();
     println!("SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
+    let mut total = 0;
     for _ in 0..4 {
         let offset = Offset(random.random_range(0..MANY.batches));
         let (broker, counted) = start_cold(dir.path(), &objects, at_server.as_ref()).await;
         let read = fetch(&broker, &MANY, offset, 1, false).await;
         assert_eq!(read, [many[offset.0 as usize].clone()], "the batch at {offset}, and no other");
         let gets = counted.gets(&broker).await;
-        assert!((1..=2).contains(&gets), "a cold read of offset {offset} cost {gets} GETs");
+        // None, if the start itself has read the page: recovery looks at the end of what is tiered.
+        assert!(gets <= 2, "a cold read of offset {offset} cost {gets} GETs");
+        total += gets;
         broker.stop().await;
     }
+    assert!(total > 0, "four cold reads cost nothing: they were not cold");
     for scan in [false, true] {
         let (broker, counted) = start_cold(dir.path(), &objects, at_server.as_ref()).await;
         let mut replayed: Vec<Batch> = Vec::new();

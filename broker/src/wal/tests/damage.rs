@@ -143,8 +143,8 @@ fn a_torn_tail_keeps_what_was_acknowledged_and_is_no_damage() {
     let after = disk.bytes(&file).expect("the file exists");
     let from = before.iter().zip(&after).position(|(a, b)| a != b).expect("something was written") as u64;
     let end = after.iter().rposition(|byte| *byte != 0).expect("something is written") as u64 + 1;
-    drop(wal);
     disk.kill();
+    drop(wal);
     for cut in (from..end).filter(|byte| byte % 31 == 0 || after[*byte as usize] != 0) {
         let fork = disk.fork(cut);
         fork.wipe(&file, cut, end);
