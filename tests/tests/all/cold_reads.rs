@@ -63,19 +63,16 @@ async fn cold_reads(objects: Arc<dyn ObjectStore>, at_server: Option<Arc<AtomicU
     let seed = rand::random();
     println!("SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
-    let mut total = 0;
     for _ in 0..4 {
-        let offset = Offset(random.random_range(0..MANY.batches));
+        // The start itself reads the end of what is tiered: a page there would not be cold.
+        let offset = Offset(random.random_range(0..MANY.batches / 2));
         let (broker, counted) = start_cold(dir.path(), &objects, at_server.as_ref()).await;
         let read = fetch(&broker, &MANY, offset, 1, false).await;
         assert_eq!(read, [many[offset.0 as usize].clone()], "the batch at {offset}, and no other");
         let gets = counted.gets(&broker).await;
-        // None, if the start itself has read the page: recovery looks at the end of what is tiered.
-        assert!(gets <= 2, "a cold read of offset {offset} cost {gets} GETs");
-        total += gets;
+        assert!((1..=2).contains(&gets), "a cold read of offset {offset} cost {gets} GETs");
         broker.stop().await;
     }
-    assert!(total > 0, "four cold reads cost nothing: they were not cold");
     for scan in [false, true] {
         let (broker, counted) = start_cold(dir.path(), &objects, at_server.as_ref()).await;
         let mut replayed: Vec<Batch> = Vec::new();
@@ -103,13 +100,14 @@ struct Counted {
 
 impl Counted {
     async fn gets(&self, broker: &TestBroker) -> u64 {
-        let gets = metric(broker, "millpond_cache_gets_total").await - self.before;
-        if let Some((now, before)) = &self.at_server {
-            // What a start still had under way may fall between the two readings; the metric leaves nothing out.
-            let seen = now.load(Ordering::Relaxed) - before;
-            assert!(seen <= gets, "the server has seen {seen} GETs, the metric says {gets}");
-        }
-        gets
+        let told = async || metric(broker, "millpond_cache_gets_total").await;
+        let Some((now, before)) = &self.at_server else { return told().await - self.before };
+        let seen = || now.load(Ordering::Relaxed) - before;
+        // What is read ahead may be on its way: the metric counts it when it is sent, the server when it comes.
+        let same = async { while seen() != told().await {} };
+        let arrived = tokio::time::timeout(Duration::from_secs(20), same).await;
+        assert!(arrived.is_ok(), "the server has seen {} GETs, the metric says {}", seen(), told().await);
+        told().await - self.before
     }
 }
 
@@ -129,9 +127,10 @@ async fn start_cold(
         _ => {}
     }
     std::fs::remove_dir_all(dir.join("wal")).expect("everything is in object storage");
+    // The server counts from here on, as the metric does: what a start still has under way falls between no two readings.
+    let at_server = at_server.map(|gets| (Arc::clone(gets), gets.load(Ordering::Relaxed)));
     let broker = TestBroker::start(roomy(dir), Arc::clone(objects)).await;
     let before = metric(&broker, "millpond_cache_gets_total").await;
-    let at_server = at_server.map(|gets| (Arc::clone(gets), gets.load(Ordering::Relaxed)));
     (broker, Counted { before, at_server })
 }
 
