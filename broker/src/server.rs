@@ -13,11 +13,13 @@ use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
 use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
+use crate::partitions::links::Links;
 use crate::partitions::recovery::{self, RecoveryError};
-use crate::partitions::shard::{self, Open, Proposed, ShardMsg, ShardSender};
+use crate::partitions::shard::{self, Open, Services, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
+use crate::rebuild::Rebuilder;
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
@@ -43,7 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -200,8 +202,17 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let traced = Arc::new(TracedTails::default());
     let mut shard_tasks = JoinSet::new();
     let (proposals, proposed) = unbounded_channel();
-    let shards = spawn_shards(&wal, &traced, &proposals, &mut shard_tasks);
-    drop(proposals);
+    let (rebuilds, asked) = unbounded_channel();
+    let links = Links::default();
+    let services = Services { proposals, rebuilds, links };
+    let shards = spawn_shards(&wal, &traced, &services, &mut shard_tasks);
+    drop(services);
+    let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered: Arc::clone(&tiered) };
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        rebuilder.run(asked, until).await;
+        Ok(())
+    });
     let (tier, tier_inbox) = TierHandle::new();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
@@ -398,13 +409,13 @@ fn report_damage(recovered: &Recovered) {
 fn spawn_shards(
     wal: &Wal,
     traced: &Arc<TracedTails>,
-    proposals: &UnboundedSender<Proposed>,
+    services: &Services,
     tasks: &mut JoinSet<Result<(), String>>,
 ) -> Vec<ShardSender> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..cores)
         .map(|_| {
-            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), proposals.clone());
+            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), services.clone());
             tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
             sender
         })

@@ -465,6 +465,12 @@ impl Wal {
         self.shared.tails.look(partition, look).unwrap_or_default()
     }
 
+    /// Chained hash of the log up to `end`, if a batch ends there, or the tail begins there (S6).
+    #[must_use]
+    pub fn prefix_hash_at(&self, partition: PartitionId, end: Offset) -> Option<u64> {
+        self.shared.tails.look(partition, |tail| tail.prefix_hash_at(end)).flatten()
+    }
+
     /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least: what a look at an idle partition
     /// costs does not grow with its tail. `None` if the WAL has none that begins at `from`.
     #[must_use]

@@ -398,6 +398,13 @@ impl Tail {
         self.end
     }
 
+    /// Chained hash at `end`, if a batch ends there or the tail begins there.
+    pub(super) fn prefix_hash_at(&self, end: Offset) -> Option<u64> {
+        let after = self.held.partition_point(|held| held.entry.end < end);
+        let ends = self.held.get(after).filter(|held| held.entry.end == end).map(|held| held.prefix_hash);
+        ends.or_else(|| (self.start == end).then_some(self.start_hash))
+    }
+
     /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least. Costs a search, however many
     /// they are. `None` if there is none, or `from` is not where one begins.
     pub(super) fn summary(&self, from: Offset, to: Offset, bytes_max: u64) -> Option<TailSummary> {
