@@ -21,12 +21,14 @@ mod objects;
 mod office;
 mod offsets;
 mod partitions;
+mod peers;
 mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
 mod proposals;
 mod rebuild;
 mod refusals;
+pub mod secret;
 pub mod server;
 mod session;
 pub mod telemetry;

@@ -17,6 +17,7 @@ use crate::partitions::links::Links;
 use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::shard::{self, Open, Services, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
+use crate::peers::{self, Peers};
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
 use crate::rebuild::Rebuilder;
@@ -151,6 +152,11 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let grpc_listener = listen("gRPC", config.grpc.bind).await?;
     let kafka_listener = listen("Kafka", config.kafka.bind).await?;
     let http = listen("HTTP", config.http.bind).await?;
+    // Without a secret there is nothing that could be answered there.
+    let internal = match &config.cluster_secret {
+        Some(_) => Some(listen("internal", config.internal.bind).await?),
+        None => None,
+    };
     let addresses = BrokerDescription {
         id: config.id,
         rack: config.rack.clone(),
@@ -188,6 +194,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
             grpc: addresses.grpc.clone(),
             kafka: addresses.kafka.clone(),
             http: addresses.http.clone(),
+            internal: internal.as_ref().map(|listener| advertised(&config.internal, listener)),
             rack: config.rack.clone(),
         },
         ttl: config.lease_ttl,
@@ -204,9 +211,27 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let (proposals, proposed) = unbounded_channel();
     let (rebuilds, asked) = unbounded_channel();
     let links = Links::default();
-    let services = Services { proposals, rebuilds, links };
+    let services = Services { proposals, rebuilds, links: links.clone() };
     let shards = spawn_shards(&wal, &traced, &services, &mut shard_tasks);
     drop(services);
+    let (peers, runner) = Peers::new(peers::Parts {
+        cluster: cluster_id.clone(),
+        me: config.id,
+        secret: config.cluster_secret.clone(),
+        session: session.clone(),
+        store: store.clone(),
+        wal: wal.clone(),
+        links,
+        shards: shards.clone(),
+        shard_of,
+        meter: metrics.meter(),
+    });
+    // Like the shards, links go on until the doors have answered what is under way.
+    shard_tasks.spawn(runner.run());
+    if let Some(listener) = internal {
+        let served = peers.clone().serve(listener);
+        shard_tasks.spawn(async move { served.await.map_err(|error| format!("the internal door failed: {error}")) });
+    }
     let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered: Arc::clone(&tiered) };
     let until = shutdown.clone();
     tasks.spawn(async move {
@@ -222,6 +247,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         store: store.clone(),
         catalog: Catalog::default(),
         shards,
+        peers,
         wal: wal.clone(),
         tier,
         tiered: Arc::clone(&tiered),
