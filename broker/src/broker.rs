@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::loss;
 use crate::metrics::Metrics;
 use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
+use crate::peers::Peers;
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;
 use crate::session::SessionHandle;
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) catalog: Catalog,
     pub(crate) shards: Vec<ShardSender>,
+    /// The streams to the other brokers.
+    pub(crate) peers: Peers,
     pub(crate) wal: Wal,
     pub(crate) tier: TierHandle,
     pub(crate) tiered: Arc<Tiered>,

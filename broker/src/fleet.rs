@@ -7,6 +7,7 @@ use crate::broker::Broker;
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
 use crate::loss::{self, DiskStory};
 use crate::partitions::shard::ShardMsg;
+use crate::peers::Peer;
 use crate::replicas::{Opened, Opening, decode_root};
 use crate::server::StartError;
 use crate::tier::TierRequest;
@@ -119,7 +120,9 @@ impl Fleet {
 
     /// Who is alive is known to links before any shard hears of it.
     fn note_sessions(&self) {
-        self.alive().set(self.follow.image().sessions.clone());
+        let sessions = &self.follow.image().sessions;
+        self.broker.inner().peers.set(sessions.iter().map(|(id, seen)| (*id, Peer::of(*id, seen))).collect());
+        self.alive().set(sessions.clone());
     }
 
     fn alive(&self) -> &Alive {

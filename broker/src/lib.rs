@@ -23,6 +23,7 @@ mod objects;
 mod office;
 mod offsets;
 mod partitions;
+mod peers;
 mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
@@ -30,6 +31,7 @@ mod proposals;
 mod rebuild;
 mod refusals;
 mod replicas;
+pub mod secret;
 pub mod server;
 mod session;
 pub mod telemetry;

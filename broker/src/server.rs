@@ -17,9 +17,11 @@ use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::links::Links;
 use crate::partitions::shard::{self, Services, ShardSender};
+use crate::peers::{self, Peers};
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
 use crate::rebuild::Rebuilder;
+use crate::replicas::shard_of;
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
@@ -147,6 +149,11 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let grpc_listener = listen("gRPC", config.grpc.bind).await?;
     let kafka_listener = listen("Kafka", config.kafka.bind).await?;
     let http = listen("HTTP", config.http.bind).await?;
+    // Without a secret there is nothing that could be answered there.
+    let internal = match &config.cluster_secret {
+        Some(_) => Some(listen("internal", config.internal.bind).await?),
+        None => None,
+    };
     let addresses = BrokerDescription {
         id: config.id,
         rack: config.rack.clone(),
@@ -184,6 +191,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
             grpc: addresses.grpc.clone(),
             kafka: addresses.kafka.clone(),
             http: addresses.http.clone(),
+            internal: internal.as_ref().map(|listener| advertised(&config.internal, listener)),
             rack: config.rack.clone(),
         },
         ttl: config.lease_ttl,
@@ -200,9 +208,27 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let (proposals, proposed) = unbounded_channel();
     let (rebuilds, asked) = unbounded_channel();
     let links = Links::default();
-    let services = Services { proposals, rebuilds, links };
+    let services = Services { proposals, rebuilds, links: links.clone() };
     let shards = spawn_shards(&wal, &traced, &services, &mut shard_tasks);
     drop(services);
+    let (peers, runner) = Peers::new(peers::Parts {
+        cluster: cluster_id.clone(),
+        me: config.id,
+        secret: config.cluster_secret.clone(),
+        session: session.clone(),
+        store: store.clone(),
+        wal: wal.clone(),
+        links,
+        shards: shards.clone(),
+        shard_of,
+        meter: metrics.meter(),
+    });
+    // Like the shards, links go on until the doors have answered what is under way.
+    shard_tasks.spawn(runner.run());
+    if let Some(listener) = internal {
+        let served = peers.clone().serve(listener);
+        shard_tasks.spawn(async move { served.await.map_err(|error| format!("the internal door failed: {error}")) });
+    }
     let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered: Arc::clone(&tiered) };
     let until = shutdown.clone();
     tasks.spawn(async move {
@@ -219,6 +245,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         store: store.clone(),
         catalog: Catalog::default(),
         shards,
+        peers,
         wal: wal.clone(),
         tier,
         tiered: Arc::clone(&tiered),

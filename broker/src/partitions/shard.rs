@@ -8,6 +8,7 @@ use crate::api::ApiError;
 use crate::clock;
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
+use millpond_core::election::Holds;
 use millpond_core::replica::{
     Acks, Appended, Cursor, Input, Mark, Now, Output, Placed, Proposal, PushHead, Refusal, Replica, Token,
 };
@@ -45,6 +46,8 @@ pub(crate) enum ShardMsg {
     Rebuilt(Box<Rebuilt>),
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
+    /// Says how far replicas are (rule E5). What is not here is not in the answer.
+    Holds { partitions: Vec<PartitionId>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
@@ -156,6 +159,15 @@ impl Slot {
         }
         let (manifest, epochs) = (Arc::clone(&self.manifest), Arc::clone(&self.epochs));
         PartitionView { visible: self.replica.visible(), manifest, epochs }
+    }
+}
+
+impl Slot {
+    /// How far the replica is (rule E5).
+    fn holds(&self) -> Holds {
+        let durable = self.replica.durable();
+        let last = durable.0.checked_sub(1).and_then(|last| self.replica.epochs().epoch_at(Offset(last)));
+        Holds { last_epoch: last.unwrap_or_default(), durable, hw: self.replica.visible().hw }
     }
 }
 
@@ -273,6 +285,11 @@ impl Shard {
             ShardMsg::Open(open) => self.on_open(*open),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
             ShardMsg::Step { partition, input } => self.step(partition, input),
+            ShardMsg::Holds { partitions, reply } => {
+                let holds = |partition| Some((partition, self.slots.get(&partition)?.holds()));
+                // Who asked has waited long enough.
+                let _ = reply.send(partitions.into_iter().filter_map(holds).collect());
+            }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),
         }
