@@ -10,7 +10,7 @@ use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::REPLICA_LAG_TIME_MS;
 use millpond_log::manifest::{ManifestRoot, ManifestView};
 use millpond_log::producers::ProducerTable;
-use millpond_log::{LeaderEpoch, Offset, PartitionId, Rid, TimestampMs};
+use millpond_log::{LeaderEpoch, Offset, PartitionId, Rid};
 
 /// A replica as it was found.
 pub(crate) struct Found {
@@ -31,6 +31,11 @@ pub(crate) enum RecoveryError {
         "{partition}: the WAL begins at offset {start} but object storage ends at {tiered_end}: offsets between are missing"
     )]
     Gap { partition: PartitionId, start: Offset, tiered_end: Offset },
+    /// S6: the disk is not one of this log's replicas, or what is in sync is not equal.
+    #[error(
+        "{partition}: the log in the WAL up to offset {tiered_end}, where object storage ends, is not the one there"
+    )]
+    OtherHistory { partition: PartitionId, tiered_end: Offset },
     #[error("{partition}: the producer snapshot at offset {at} is unreadable: {reason}")]
     Producers { partition: PartitionId, at: Offset, reason: &'static str },
     #[error("{partition}: leader epochs of manifest and WAL contradict each other")]
@@ -69,35 +74,34 @@ pub(crate) async fn assemble(
     let mut view = ManifestView::new(root.clone());
     let epochs = tiered.ask(&mut view, ManifestView::epochs).await.map_err(failed)?;
     let mut epochs = LeaderEpochs::from_entries(epochs).ok_or(RecoveryError::Epochs { partition })?;
-    if let Some(held) = in_wal.filter(|held| held.start > tiered_end && held.end > held.start) {
+    if let Some(held) = in_wal.filter(|held| held.start > tiered_end) {
         return Err(RecoveryError::Gap { partition, start: held.start, tiered_end });
     }
     // What is in sync never contradicts the manifest; what ends below it is all in object storage (rule R12).
     let meeting = in_wal.map(|held| match lost {
-        Some(_) => loss::meet(&seam(held, wal, tiered_end, &epochs)),
+        Some(_) => loss::meet(&seam(held, wal, root, &epochs)),
         None if held.end < tiered_end => Meeting::Behind,
         None => Meeting::Continues,
     });
     let held = in_wal.filter(|_| meeting == Some(Meeting::Continues));
-    let (end, hw, prefix_hash) = held.map_or((tiered_end, tiered_end, 0), |held| (held.end, held.hw, held.prefix_hash));
+    let (end, hw) = held.map_or((tiered_end, tiered_end), |held| (held.end, held.hw));
     // What a log of another history held says nothing about this one.
     let of_this = in_wal.filter(|_| meeting != Some(Meeting::Diverged));
     let known_end = of_this.map_or(end, |held| held.known_end.max(end));
     // Of a lost log only what is in object storage is known to stand (rule F4).
     let hw = if lost.is_some() { tiered_end } else { hw };
-    let mut producers = ProducerTable::default();
-    let mut last_append_time = TimestampMs::NONE;
-    if let Some(newest) = root.newest() {
-        let snapshot = tiered.producers(partition, newest).await.map_err(failed)?;
-        producers = ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers {
-            partition,
-            at: tiered_end,
-            reason,
-        })?;
-        last_append_time = newest.max_append_time;
+    let mut at_end = at_tiered_end(root, tiered).await?;
+    let producers_tiered = at_end.producers.clone();
+    if let Some(held) = held {
+        let there = wal.prefix_hash_at(partition, tiered_end);
+        if there.is_some_and(|hash| hash != at_end.prefix_hash) {
+            return Err(RecoveryError::OtherHistory { partition, tiered_end });
+        }
+        if end > tiered_end {
+            let beyond = held.prefix_hash.ok_or(RecoveryError::Gap { partition, start: held.start, tiered_end });
+            at_end.prefix_hash = beyond?;
+        }
     }
-    let producers_tiered = producers.clone();
-    let mut at_end = EndState { end: tiered_end, prefix_hash, producers, last_append_time };
     for entry in wal.entries(partition, tiered_end, end) {
         if epochs.last().is_some_and(|last| last.epoch > entry.leader_epoch) {
             return Err(RecoveryError::Epochs { partition });
@@ -123,8 +127,23 @@ pub(crate) async fn assemble(
     Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end), known_end })
 }
 
+/// The state of the log at the manifest's tiered end, by its newest segment (rules R12, S6).
+pub(crate) async fn at_tiered_end(root: &ManifestRoot, tiered: &Tiered) -> Result<EndState, RecoveryError> {
+    let (partition, at) = (root.partition, root.tiered_end);
+    let producers = match root.newest() {
+        None => ProducerTable::default(),
+        Some(newest) => {
+            let snapshot = tiered.producers(partition, newest).await;
+            let snapshot = snapshot.map_err(|source| RecoveryError::Tiered { partition, source })?;
+            ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers { partition, at, reason })?
+        }
+    };
+    Ok(EndState::tiered(root, producers))
+}
+
 /// How the log in the WAL meets the one in object storage.
-fn seam(held: &RecoveredPartition, wal: &Wal, tiered_end: Offset, epochs: &LeaderEpochs) -> Seam {
+fn seam(held: &RecoveredPartition, wal: &Wal, root: &ManifestRoot, epochs: &LeaderEpochs) -> Seam {
+    let tiered_end = root.tiered_end;
     let last = Offset(tiered_end.0.saturating_sub(1));
     let from = last.max(held.start);
     Seam {
@@ -133,5 +152,7 @@ fn seam(held: &RecoveredPartition, wal: &Wal, tiered_end: Offset, epochs: &Leade
         epoch: wal.entries(held.partition, from, held.end).first().map(|entry| entry.leader_epoch),
         tiered_end,
         tiered_epoch: if tiered_end > Offset(0) { epochs.epoch_at(last) } else { None },
+        hash: wal.prefix_hash_at(held.partition, tiered_end),
+        tiered_hash: EndState::tiered(root, ProducerTable::default()).prefix_hash,
     }
 }

@@ -40,6 +40,8 @@ pub(crate) enum ShardMsg {
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// Its topic is gone: forget the replica and its frames.
     Drop { partition: PartitionId },
+    /// Whoever reads its log found an invariant broken (rule B6).
+    Fault { partition: PartitionId, fault: Fault },
 }
 
 /// One produce on its way. The queue is bounded because `memory` was acquired before.
@@ -207,6 +209,7 @@ impl Shard {
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),
+            ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
         }
     }
 
@@ -235,7 +238,7 @@ impl Shard {
     fn on_open(&mut self, open: Open) {
         let Open { partition, replica, manifest, view, reset_at } = open;
         if let Some(at) = reset_at {
-            self.records.push(WalRecord::Reset { partition, at });
+            self.records.push(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() });
         }
         let hw_noted = replica.visible().hw;
         let epochs = Arc::new(replica.epochs().clone());
@@ -309,7 +312,9 @@ impl Shard {
                 self.write(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash }, partition, mark);
             }
             Output::Truncate { to, mark } => self.write(WalRecord::Truncate { partition, to }, partition, mark),
-            Output::Reset { at, mark } => self.write(WalRecord::Reset { partition, at }, partition, mark),
+            Output::Reset { at, prefix_hash, mark } => {
+                self.write(WalRecord::Reset { partition, at, prefix_hash }, partition, mark);
+            }
             Output::Answer { token, result } => {
                 let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
                 // The requester may have gone away; the append stands all the same.
@@ -328,15 +333,17 @@ impl Shard {
                     self.to_publish.push(partition);
                 }
             }
-            Output::Fault(fault) => {
-                tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
-                self.fault = Some(format!("{partition}: {fault}"));
-            }
+            Output::Fault(fault) => self.on_fault(partition, fault),
             // Told only of other replicas' sessions, and by their pushes; partitions are placed on one broker.
             Output::Follow(_) | Output::Unfollow(_) | Output::Reply { .. } | Output::Install => {
                 unreachable!("a partition with one replica has nobody to push to, and nobody who pushes")
             }
         }
+    }
+
+    fn on_fault(&mut self, partition: PartitionId, fault: Fault) {
+        tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
+        self.fault = Some(format!("{partition}: {fault}"));
     }
 
     fn write(&mut self, record: WalRecord, partition: PartitionId, mark: Mark) {
