@@ -25,6 +25,7 @@ mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
 mod proposals;
+mod rebuild;
 mod refusals;
 pub mod server;
 mod session;

@@ -13,11 +13,13 @@ use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
 use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
+use crate::partitions::links::Links;
 use crate::partitions::recovery::{self, RecoveryError};
-use crate::partitions::shard::{self, Open, Proposed, ShardMsg, ShardSender};
+use crate::partitions::shard::{self, Open, Services, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
+use crate::rebuild::Rebuilder;
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
@@ -43,7 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -200,8 +202,17 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let traced = Arc::new(TracedTails::default());
     let mut shard_tasks = JoinSet::new();
     let (proposals, proposed) = unbounded_channel();
-    let shards = spawn_shards(&wal, &traced, &proposals, &mut shard_tasks);
-    drop(proposals);
+    let (rebuilds, asked) = unbounded_channel();
+    let links = Links::default();
+    let services = Services { proposals, rebuilds, links };
+    let shards = spawn_shards(&wal, &traced, &services, &mut shard_tasks);
+    drop(services);
+    let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered: Arc::clone(&tiered) };
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        rebuilder.run(asked, until).await;
+        Ok(())
+    });
     let (tier, tier_inbox) = TierHandle::new();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
@@ -398,13 +409,13 @@ fn report_damage(recovered: &Recovered) {
 fn spawn_shards(
     wal: &Wal,
     traced: &Arc<TracedTails>,
-    proposals: &UnboundedSender<Proposed>,
+    services: &Services,
     tasks: &mut JoinSet<Result<(), String>>,
 ) -> Vec<ShardSender> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..cores)
         .map(|_| {
-            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), proposals.clone());
+            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), services.clone());
             tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
             sender
         })
@@ -452,10 +463,11 @@ impl Broker {
                 let id = PartitionId { topic: topic.id, index };
                 let root = decode_root(id, roots.get(&id))?;
                 let record = image.partitions.get(&id).map(|record| &record.value);
-                let lost = record.filter(|record| standing(record, self.inner().rid, disk_of) == Standing::Lost);
-                let lost = lost.map(|record| record.epoch);
+                let stands = record.map(|record| standing(record, self.inner().rid, disk_of));
+                let lost = record.filter(|_| stands == Some(Standing::Lost)).map(|record| record.epoch);
+                let complete = stands == Some(Standing::Electable);
                 let held = in_wal.get(&id).copied();
-                let (mut handle, known_end) = self.open(&topic, &config, root, held, lost).await?;
+                let (mut handle, known_end) = self.open(&topic, &config, root, held, lost, complete).await?;
                 if let Some(record) = record {
                     handle.placement = Placement::from(record);
                     handle.placement.leader = None;
@@ -486,13 +498,14 @@ impl Broker {
         let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?;
         let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
         let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
-        let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
+        let (mut handle, _) =
+            self.open(topic, config, root, None, None, false).await.map_err(|error| refused(&error))?;
         handle.placement = Placement::from(&record.value);
         self.lead(&self.session()?, &handle, record);
         Ok(handle)
     }
 
-    /// `lost` is the epoch of a partition that nobody may lead any more. Also returns how far its log is known to have reached.
+    /// `lost` is the epoch of a partition that nobody may lead any more; `complete` says that this replica may. Also returns how far its log is known to have reached.
     async fn open(
         &self,
         topic: &TopicRecord,
@@ -500,11 +513,13 @@ impl Broker {
         root: Versioned<ManifestRoot>,
         in_wal: Option<&RecoveredPartition>,
         lost: Option<LeaderEpoch>,
+        complete: bool,
     ) -> Result<(PartitionHandle, Offset), StartError> {
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
-            let sources = recovery::Sources { root: &root.value, in_wal, lost, wal: &inner.wal, tiered: &inner.tiered };
+            let (wal, tiered) = (&inner.wal, &*inner.tiered);
+            let sources = recovery::Sources { root: &root.value, in_wal, lost, complete, wal, tiered };
             match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
                 Ok(found) => break found,
                 // The bucket may be away for a while; a broker that waits is not ready, and not dead (case S1).

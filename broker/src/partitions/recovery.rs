@@ -3,7 +3,7 @@
 use crate::tiered::{Tiered, TieredError};
 use crate::wal::{RecoveredPartition, Wal};
 use millpond_core::loss::{self, Meeting, Seam};
-use millpond_core::replica::{EndState, Recovered, Replica};
+use millpond_core::replica::{EndState, Installed, Recovered, Replica};
 use millpond_core::rules::Rules;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
@@ -31,7 +31,7 @@ pub(crate) enum RecoveryError {
         "{partition}: the WAL begins at offset {start} but object storage ends at {tiered_end}: offsets between are missing"
     )]
     Gap { partition: PartitionId, start: Offset, tiered_end: Offset },
-    /// S6: the disk is not one of this log's replicas, or what is in sync is not equal.
+    /// S5, S6: the replica is in sync by its record, and not equal.
     #[error(
         "{partition}: the log in the WAL up to offset {tiered_end}, where object storage ends, is not the one there"
     )]
@@ -57,6 +57,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) in_wal: Option<&'a RecoveredPartition>,
     /// The epoch of a partition that nobody may lead any more (rule B4): this disk is not in sync with it.
     pub(crate) lost: Option<LeaderEpoch>,
+    /// It is in sync, or was when too few were left (rule E2): it holds everything committed (S5).
+    pub(crate) complete: bool,
     pub(crate) wal: &'a Wal,
     pub(crate) tiered: &'a Tiered,
 }
@@ -67,7 +69,7 @@ pub(crate) async fn assemble(
     sources: Sources<'_>,
     timestamp_type: TimestampType,
 ) -> Result<Found, RecoveryError> {
-    let Sources { root, in_wal, lost, wal, tiered } = sources;
+    let Sources { root, in_wal, lost, complete, wal, tiered } = sources;
     let partition = root.partition;
     let failed = |source| RecoveryError::Tiered { partition, source };
     let tiered_end = root.tiered_end;
@@ -77,12 +79,12 @@ pub(crate) async fn assemble(
     if let Some(held) = in_wal.filter(|held| held.start > tiered_end) {
         return Err(RecoveryError::Gap { partition, start: held.start, tiered_end });
     }
-    // What is in sync never contradicts the manifest; what ends below it is all in object storage (rule R12).
-    let meeting = in_wal.map(|held| match lost {
-        Some(_) => loss::meet(&seam(held, wal, root, &epochs)),
-        None if held.end < tiered_end => Meeting::Behind,
-        None => Meeting::Continues,
-    });
+    // What ends below the manifest is all in object storage (rule R12), and so is what another history replaced.
+    let meeting = in_wal.map(|held| loss::meet(&seam(held, wal, root, &epochs)));
+    if complete && meeting == Some(Meeting::Diverged) {
+        // S5, S6: what holds everything committed never contradicts the manifest.
+        return Err(RecoveryError::OtherHistory { partition, tiered_end });
+    }
     let held = in_wal.filter(|_| meeting == Some(Meeting::Continues));
     let (end, hw) = held.map_or((tiered_end, tiered_end), |held| (held.end, held.hw));
     // What a log of another history held says nothing about this one.
@@ -90,17 +92,10 @@ pub(crate) async fn assemble(
     let known_end = of_this.map_or(end, |held| held.known_end.max(end));
     // Of a lost log only what is in object storage is known to stand (rule F4).
     let hw = if lost.is_some() { tiered_end } else { hw };
-    let mut at_end = at_tiered_end(root, tiered).await?;
+    let mut at_end = tiered_state(sources).await?;
     let producers_tiered = at_end.producers.clone();
-    if let Some(held) = held {
-        let there = wal.prefix_hash_at(partition, tiered_end);
-        if there.is_some_and(|hash| hash != at_end.prefix_hash) {
-            return Err(RecoveryError::OtherHistory { partition, tiered_end });
-        }
-        if end > tiered_end {
-            let beyond = held.prefix_hash.ok_or(RecoveryError::Gap { partition, start: held.start, tiered_end });
-            at_end.prefix_hash = beyond?;
-        }
+    if let Some(held) = held.filter(|held| held.end > tiered_end) {
+        at_end.prefix_hash = held.prefix_hash.expect("a log that reaches past its start ends with a batch");
     }
     for entry in wal.entries(partition, tiered_end, end) {
         if epochs.last().is_some_and(|last| last.epoch > entry.leader_epoch) {
@@ -127,18 +122,40 @@ pub(crate) async fn assemble(
     Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end), known_end })
 }
 
-/// The state of the log at the manifest's tiered end, by its newest segment (rules R12, S6).
-pub(crate) async fn at_tiered_end(root: &ManifestRoot, tiered: &Tiered) -> Result<EndState, RecoveryError> {
-    let (partition, at) = (root.partition, root.tiered_end);
-    let producers = match root.newest() {
-        None => ProducerTable::default(),
-        Some(newest) => {
-            let snapshot = tiered.producers(partition, newest).await;
-            let snapshot = snapshot.map_err(|source| RecoveryError::Tiered { partition, source })?;
-            ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers { partition, at, reason })?
-        }
-    };
+/// State at the tiered end, as the newest segment and its entry keep it (rules T4, R12, S6).
+async fn tiered_state(sources: Sources<'_>) -> Result<EndState, RecoveryError> {
+    let Sources { root, tiered, .. } = sources;
+    let (partition, end) = (root.partition, root.tiered_end);
+    let Some(newest) = root.newest() else { return Ok(EndState::tiered(root, ProducerTable::default())) };
+    let snapshot = tiered.producers(partition, newest).await;
+    let snapshot = snapshot.map_err(|source| RecoveryError::Tiered { partition, source })?;
+    let producers =
+        ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers { partition, at: end, reason })?;
     Ok(EndState::tiered(root, producers))
+}
+
+/// State at `end`, to which the log in the WAL was truncated (rule R7): the tiered state, and what follows it replayed.
+pub(crate) async fn state_at(sources: Sources<'_>, end: Offset) -> Result<EndState, RecoveryError> {
+    let Sources { root, wal, .. } = sources;
+    let mut state = tiered_state(sources).await?;
+    for entry in wal.entries(root.partition, root.tiered_end, end) {
+        state.replay(entry.producer, entry.record_count, entry.base..entry.end, entry.append_time);
+    }
+    if let Some(prefix_hash) = wal.prefix_hash_at(root.partition, end) {
+        state.prefix_hash = prefix_hash;
+    }
+    state.end = end;
+    Ok(state)
+}
+
+/// What the manifest holds, for a replica that shares nothing with its leader's WAL (rule R12).
+pub(crate) async fn installed(sources: Sources<'_>) -> Result<Installed, RecoveryError> {
+    let Sources { root, tiered, .. } = sources;
+    let partition = root.partition;
+    let epochs = tiered.ask(&mut ManifestView::new(root.clone()), ManifestView::epochs).await;
+    let epochs = epochs.map_err(|source| RecoveryError::Tiered { partition, source })?;
+    let epochs = LeaderEpochs::from_entries(epochs).ok_or(RecoveryError::Epochs { partition })?;
+    Ok(Installed { log_start: root.log_start, at_end: tiered_state(sources).await?, epochs })
 }
 
 /// How the log in the WAL meets the one in object storage.

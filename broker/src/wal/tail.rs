@@ -360,7 +360,8 @@ impl Tail {
         let (none_first, none_end) = if self.written_end.is_some() { (seq, seq) } else { (0, 0) };
         let start = named.first().map_or(end, |(first, _)| first.entry.base);
         // Where the log on disk begins with batches that a record on its way takes away, `start` is that record's already.
-        let oldest_goes = named.first().is_some_and(|(oldest, _)| self.removed.iter().any(|gone| gone.held.seq == oldest.seq));
+        let oldest_goes =
+            named.first().is_some_and(|(oldest, _)| self.removed.iter().any(|gone| gone.held.seq == oldest.seq));
         let start_hash = self.prefix_hash_at(start).filter(|_| !oldest_goes).unwrap_or(UNKNOWN_HASH);
         let state = PartitionState {
             end,

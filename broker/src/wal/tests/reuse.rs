@@ -71,6 +71,34 @@ fn a_slow_partition_does_not_pin_the_log_and_loses_nothing_when_it_is_copied_for
     check(&client, &wal);
 }
 
+/// S6 and rule R12: what a log that was reset says of everything below it outlives the file that says so, trims and restarts.
+#[test]
+fn the_hash_where_a_log_begins_is_copied_forward_with_it() {
+    let disk = SimDisk::new(8);
+    let (wal, _) = open(&disk, &small(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    let (idle, trimmed, busy) = (partition(1), partition(2), partition(0));
+    client.control(WalRecord::Reset { partition: idle, at: Offset(70), prefix_hash: 4242 });
+    (0..4).for_each(|_| assert!(client.append_when_there_is_room(trimmed, 1, 300)));
+    let hash = client.logs[&trimmed][3].hash;
+    client.trim(trimmed, 4);
+    go_round(&mut client, busy, 4);
+    assert_eq!(
+        (wal.bounds(trimmed), wal.prefix_hash_at(trimmed, Offset(4))),
+        (Some((Offset(4), Offset(4))), Some(hash))
+    );
+    wal.close().expect("closes");
+    for life in 2..4 {
+        let (wal, found) = open(&disk, &small(), life).expect("opens");
+        let of = recovered(&found, idle);
+        assert_eq!((of.start, of.end, of.prefix_hash), (Offset(70), Offset(70), Some(4242)), "life {life}");
+        assert_eq!(recovered(&found, trimmed).prefix_hash, Some(hash), "life {life}");
+        assert_eq!(wal.prefix_hash_at(idle, Offset(70)), Some(4242));
+        assert_eq!(wal.prefix_hash_at(idle, Offset(69)), None);
+        wal.close().expect("closes");
+    }
+}
+
 #[test]
 fn copying_forward_keeps_everything_across_power_cuts() {
     for seed in first_seed()..first_seed() + 40 {
