@@ -267,7 +267,8 @@ impl Fleet {
                 if !record.replicas.contains(&self.me()) {
                     continue;
                 }
-                let lost = (standing(record, inner.rid, disk_of) == Standing::Lost).then_some(record.epoch);
+                let stands = standing(record, inner.rid, disk_of);
+                let lost = (stands == Standing::Lost).then_some(record.epoch);
                 let held = in_wal.remove(&id);
                 let opening = Opening {
                     topic_name: topic.name.to_string(),
@@ -275,6 +276,7 @@ impl Fleet {
                     root: decode_root(id, roots.get(&id))?,
                     in_wal: held.cloned(),
                     lost,
+                    complete: stands == Standing::Electable,
                 };
                 let opened = self.broker.open_replica(opening).await?;
                 if lost.is_some() {
@@ -326,7 +328,7 @@ async fn open_later(
         }
     };
     let opened = match decode_root(id, stored.as_ref()) {
-        Ok(root) => broker.open_replica(Opening { topic_name, config, root, in_wal: None, lost: None }).await,
+        Ok(root) => broker.open_replica(Opening { topic_name, config, root, in_wal: None, lost: None, complete: false }).await,
         Err(error) => Err(error),
     };
     (id, opened)

@@ -26,6 +26,8 @@ pub(crate) struct Opening {
     pub(crate) in_wal: Option<RecoveredPartition>,
     /// The epoch of a partition that nobody may lead any more (rule B4).
     pub(crate) lost: Option<LeaderEpoch>,
+    /// This replica may lead: it holds all that was committed.
+    pub(crate) complete: bool,
 }
 
 /// A replica that is open.
@@ -38,12 +40,12 @@ pub(crate) struct Opened {
 impl Broker {
     /// Opens a replica. Waits while the object store is away; a broker that waits is not ready, and not dead (case S1).
     pub(crate) async fn open_replica(&self, opening: Opening) -> Result<Opened, StartError> {
-        let Opening { topic_name, config, root, in_wal, lost } = opening;
+        let Opening { topic_name, config, root, in_wal, lost, complete } = opening;
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
             let (wal, tiered) = (&inner.wal, &inner.tiered);
-            let sources = recovery::Sources { root: &root.value, in_wal: in_wal.as_ref(), lost, wal, tiered };
+            let sources = recovery::Sources { root: &root.value, in_wal: in_wal.as_ref(), lost, complete, wal, tiered };
             match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
                 Ok(found) => break found,
                 Err(error @ RecoveryError::Tiered { .. }) => {
