@@ -6,11 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let public = compile(&["millpond/v1/types.proto", "millpond/v1/log.proto", "millpond/v1/admin.proto"])?;
     // Reflection serves the descriptors as they are, comments included; what brokers say to each other is not among them.
     std::fs::write(out.join("millpond.v1.bin"), public.encode_file_descriptor_set())?;
-    let all = compile(&[
-        "millpond/v1/log.proto",
-        "millpond/v1/admin.proto",
-        "millpond/internal/v1/replication.proto",
-    ])?;
+    let all = compile(&["millpond/v1/log.proto", "millpond/v1/admin.proto", "millpond/internal/v1/replication.proto"])?;
     tonic_prost_build::configure()
         // Received batches are slices of the message; `RecordBatches` is ours, so that sending does not join them first.
         .bytes(".")

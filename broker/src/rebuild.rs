@@ -4,7 +4,7 @@
 use crate::partitions::recovery::{self, Sources};
 use crate::partitions::shard::{Rebuild, Rebuilt, ShardMsg, Wanted};
 use crate::refusals::storage_error;
-use crate::server::decode_root;
+use crate::replicas::decode_root;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
 use futures::StreamExt;

@@ -14,7 +14,7 @@ use millpond_core::replica::{
 };
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::{Batch, BrokerId, ErrorCode, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, Offset, PartitionId, TimestampMs};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a shard is told. Bounded in bytes by the permits that a produce carries.
 pub(crate) enum ShardMsg {
+    /// The broker registered with this incarnation, or has lost its session (rules B2, B3): all replicas hear of it.
+    Session(Option<Incarnation>),
     /// A validated batch.
     Produce(Produce),
     /// Own this replica from now on.
@@ -45,7 +47,7 @@ pub(crate) enum ShardMsg {
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
-    Holds { partitions: Vec<PartitionId>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
+    Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
@@ -182,6 +184,8 @@ pub(crate) struct Shard {
     traced: Arc<TracedTails>,
     appender: WalAppender,
     wal_events: UnboundedReceiver<WalEvent>,
+    /// The broker's incarnation, for replicas that are opened later.
+    session: Option<Incarnation>,
     slots: HashMap<PartitionId, Slot>,
     replies: Slab<ProduceReply>,
     unsynced: VecDeque<Group>,
@@ -219,6 +223,7 @@ pub(crate) fn spawn(
         wal,
         traced,
         wal_events,
+        session: None,
         slots: HashMap::new(),
         replies: Slab::new(),
         unsynced: VecDeque::new(),
@@ -274,19 +279,26 @@ impl Shard {
 
     fn on_message(&mut self, message: ShardMsg) {
         match message {
+            ShardMsg::Session(inc) => self.on_session(inc),
             ShardMsg::Produce(produce) => self.on_produce(produce),
             ShardMsg::Push(pushed) => self.on_push(*pushed),
             ShardMsg::Open(open) => self.on_open(*open),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Holds { partitions, reply } => {
-                let holds = |partition| Some((partition, self.slots.get(&partition)?.holds()));
-                // Who asked has waited long enough.
-                let _ = reply.send(partitions.into_iter().filter_map(holds).collect());
+                let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
+                // Who asked may have waited long enough.
+                let _ = reply.send(partitions.iter().filter_map(holds).collect());
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),
         }
+    }
+
+    fn on_session(&mut self, inc: Option<Incarnation>) {
+        self.session = inc;
+        let held: Vec<PartitionId> = self.slots.keys().copied().collect();
+        held.into_iter().for_each(|partition| self.step(partition, Input::Session(inc)));
     }
 
     fn on_produce(&mut self, mut produce: Produce) {
@@ -348,6 +360,7 @@ impl Shard {
         };
         self.slots.insert(partition, slot);
         self.to_publish.push(partition);
+        self.step(partition, Input::Session(self.session));
     }
 
     fn on_drop(&mut self, partition: PartitionId) {
