@@ -220,7 +220,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         wal: wal.clone(),
         links,
         shards: shards.clone(),
-        shard_of,
+        shard_of: crate::replicas::shard_of,
         meter: metrics.meter(),
     });
     // Like the shards, links go on until the doors have answered what is under way.

@@ -47,7 +47,7 @@ pub(crate) enum ShardMsg {
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
-    Holds { partitions: Vec<PartitionId>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
+    Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
@@ -288,9 +288,9 @@ impl Shard {
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Holds { partitions, reply } => {
-                let holds = |partition| Some((partition, self.slots.get(&partition)?.holds()));
-                // Who asked has waited long enough.
-                let _ = reply.send(partitions.into_iter().filter_map(holds).collect());
+                let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
+                // Who asked may have waited long enough.
+                let _ = reply.send(partitions.iter().filter_map(holds).collect());
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),

@@ -225,21 +225,24 @@ impl Store {
 
     /// Ends another broker's session: its port refuses connections (rule E1a). If it lives after all, it falls under rule B3.
     ///
+    /// Compares that session's incarnation, so that a broker that registered again meanwhile is left alone: `Conflict`, as is
+    /// a session that has ended already.
+    ///
     /// # Errors
     /// `Unavailable`.
-    pub async fn expel_broker(
+    pub async fn end_session(
         &self,
         actor: &Session,
         broker: BrokerId,
         inc: Incarnation,
     ) -> Result<Outcome, StoreError> {
         let key = self.keys.encode(&Key::BrokerSession(broker));
-        let expulsion = Transition {
+        let end = Transition {
             guards: vec![self.own_session(actor), Guard::unmoved(key.clone(), Revision(inc.0))],
             writes: vec![Write::delete(&key)],
             proof: None,
         };
-        Ok(self.run(expulsion).await?.into())
+        Ok(self.run(end).await?.into())
     }
 }
 
