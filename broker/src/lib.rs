@@ -21,6 +21,7 @@ mod objects;
 mod office;
 mod offsets;
 mod partitions;
+mod placement;
 mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
