@@ -328,7 +328,9 @@ async fn open_later(
         }
     };
     let opened = match decode_root(id, stored.as_ref()) {
-        Ok(root) => broker.open_replica(Opening { topic_name, config, root, in_wal: None, lost: None, complete: false }).await,
+        Ok(root) => {
+            broker.open_replica(Opening { topic_name, config, root, in_wal: None, lost: None, complete: false }).await
+        }
         Err(error) => Err(error),
     };
     (id, opened)

@@ -24,6 +24,7 @@ mod office;
 mod offsets;
 mod partitions;
 mod peers;
+mod placement;
 mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;

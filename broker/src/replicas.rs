@@ -59,7 +59,7 @@ impl Broker {
         let epochs = Arc::new(found.replica.epochs().clone());
         let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view_sender, view) = watch::channel(view);
-        let shard = self.shard(partition).clone();
+        let shard = shard_of(partition, &inner.shards).clone();
         let open = Open {
             partition,
             replica: found.replica,
@@ -84,18 +84,13 @@ impl Broker {
     /// Stops a replica and forgets its frames, because a tombstone or the partition's record says so (rule K6).
     pub(crate) fn drop_replica(&self, partition: PartitionId) {
         self.inner().tier.send(TierRequest::Leave { partition });
-        let _ = self.shard(partition).send(ShardMsg::Drop { partition });
-    }
-
-    fn shard(&self, partition: PartitionId) -> &ShardSender {
-        let shards = &self.inner().shards;
-        &shards[shard_of(partition, shards.len())]
+        let _ = shard_of(partition, &self.inner().shards).send(ShardMsg::Drop { partition });
     }
 }
 
 /// Spreads partitions over shards: those of one topic go round, wherever the topic begins.
-pub(crate) fn shard_of(partition: PartitionId, shards: usize) -> usize {
-    (partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards
+pub(crate) fn shard_of(partition: PartitionId, shards: &[ShardSender]) -> &ShardSender {
+    &shards[(partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards.len()]
 }
 
 /// Reads the manifest's root as the metadata store has it.

@@ -21,7 +21,6 @@ use crate::peers::{self, Peers};
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
 use crate::rebuild::Rebuilder;
-use crate::replicas::shard_of;
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;

@@ -4,13 +4,14 @@ use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
 use crate::loss;
+use crate::placement::Wanted;
 use crate::tier::TierRequest;
-use millpond_core::records::{Leader, TopicRecord};
+use millpond_core::records::TopicRecord;
 use millpond_core::topic_config::TopicConfig;
 use millpond_core::topic_name::TopicName;
 use millpond_log::{ErrorCode, Offset, TopicId};
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{self, CreateOutcome, Outcome, Placement, StoreError, Versioned};
+use millpond_metadata::store::{self, CreateOutcome, Outcome, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +52,10 @@ impl Broker {
         let config = parse_config(&topic.configs)?;
         let partitions = topic.partitions.unwrap_or(self.inner().config.default_partitions);
         check_partitions(partitions)?;
-        let replication_factor = topic.replication_factor.unwrap_or(1);
-        check_replication(replication_factor)?;
+        let mut hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+        let replication_factor = topic.replication_factor.unwrap_or_else(|| hosts.replication_factor());
+        let wanted = Wanted { config: &config, replication_factor, partitions, existing: Vec::new() };
+        let placements = hosts.place(&wanted, rand::random())?;
         // One topic at a time, so that two requests for one name cannot both find it free here.
         let _one = self.inner().topic_changes.lock().await;
         if self.inner().catalog.topic(&TopicRef::Name(topic.name.clone())).is_ok() {
@@ -60,12 +63,6 @@ impl Broker {
         }
         let session = self.session()?;
         let id = TopicId(rand::random());
-        let placement = Placement {
-            replicas: vec![session.rid.broker],
-            isr: vec![session.rid],
-            leader: Some(Leader { rid: session.rid, inc: session.inc }),
-            min_isr: config.min_isr(replication_factor),
-        };
         let record = TopicRecord {
             name: name.clone(),
             id,
@@ -77,19 +74,19 @@ impl Broker {
         if topic.validate_only {
             return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }.describe());
         }
-        let new = store::NewTopic {
-            name,
-            id,
-            replication_factor,
-            config: topic.configs,
-            placements: vec![placement; partitions as usize],
-        };
+        let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs, placements };
         loop {
             match self.inner().store.create_topic(&session, &new).await.map_err(|error| unavailable(&error))? {
                 CreateOutcome::Created { .. } => break,
                 CreateOutcome::Exists { .. } => return Err(exists(&topic.name)),
                 CreateOutcome::Fenced => return Err(stopping()),
-                CreateOutcome::Conflict | CreateOutcome::Unknown => {}
+                // Rule K5: the same again.
+                CreateOutcome::Unknown => {}
+                // A broker that was to lead is gone, perhaps.
+                CreateOutcome::Conflict => {
+                    hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+                    new.placements = hosts.place(&wanted, rand::random())?;
+                }
             }
         }
         self.await_topic(id, partitions).await;
@@ -163,15 +160,18 @@ impl Broker {
             return Ok(());
         }
         let session = self.session()?;
-        let placement = Placement {
-            replicas: vec![session.rid.broker],
-            isr: vec![session.rid],
-            leader: Some(Leader { rid: session.rid, inc: session.inc }),
-            min_isr: topic.config.min_isr(topic.record.replication_factor),
-        };
         loop {
             let seen = self.read_topic(topic.record.id).await?;
-            let added = vec![placement.clone(); (total - topic.record.partitions) as usize];
+            // Grown by an earlier try whose answer was lost, or through another broker.
+            let Some(partitions) = total.checked_sub(seen.value.partitions).filter(|added| *added > 0) else { break };
+            let wanted = Wanted {
+                config: &topic.config,
+                replication_factor: topic.record.replication_factor,
+                partitions,
+                existing: topic.partitions.iter().map(|handle| handle.placement.replicas.clone()).collect(),
+            };
+            let hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+            let added = hosts.place(&wanted, rand::random())?;
             let added = self.inner().store.add_partitions(&session, &seen, &added).await;
             match added.map_err(|error| unavailable(&error))? {
                 Outcome::Committed { .. } => break,
@@ -291,14 +291,6 @@ fn check_partitions(partitions: u32) -> Result<(), ApiError> {
         ErrorCode::InvalidPartitions,
         format!("a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}"),
     ))
-}
-
-fn check_replication(replication_factor: u32) -> Result<(), ApiError> {
-    if replication_factor == 1 {
-        return Ok(());
-    }
-    let message = format!("replication factor {replication_factor} is not possible with 1 live broker; use 1");
-    Err(ApiError::new(ErrorCode::InvalidReplicationFactor, message))
 }
 
 fn exists(name: &str) -> ApiError {

@@ -2,10 +2,11 @@
 
 use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
-use crate::keys::Key;
+use crate::keys::{Key, Space};
 use crate::kv::{Interval, KvError, Range, Revision, Write};
 use millpond_core::records::{DiskRecord, SessionRecord};
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, WalGen};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Pause before a watch that ended is begun again.
@@ -182,6 +183,22 @@ impl Store {
     /// As all reads.
     pub async fn read_disk(&self, broker: BrokerId) -> Result<Option<Versioned<DiskRecord>>, StoreError> {
         self.read(&Key::BrokerDisk(broker)).await
+    }
+
+    /// The sessions that stand, by broker; the revision of each is its incarnation.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn sessions(&self) -> Result<BTreeMap<BrokerId, Versioned<SessionRecord>>, StoreError> {
+        let (_, listed) = self.list(&Space::Brokers).await?;
+        let sessions = listed.into_iter().filter_map(|(key, found)| match key {
+            Key::BrokerSession(broker) => {
+                let session = codec::record(&self.keys.encode(&key), &found.value, found.revision);
+                Some(session.map(|session| (broker, session)))
+            }
+            _ => None,
+        });
+        sessions.collect()
     }
 
     /// Returns when the actor's session has ended: its key is gone, or was written again (rules B3, E1a).
