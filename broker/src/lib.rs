@@ -17,6 +17,7 @@ mod gc;
 mod identity;
 mod levels;
 mod loss;
+mod manifest_refresh;
 mod mark;
 mod metrics;
 mod objects;

@@ -253,6 +253,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
         connections,
         topic_changes: tokio::sync::Mutex::new(()),
+        manifest_reads: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });

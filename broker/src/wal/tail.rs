@@ -93,7 +93,7 @@ pub(super) struct Tail {
     written_end: Option<Offset>,
     removed: Vec<Removed>,
     start: Offset,
-    /// Chained hash at `start`, where it is known (S6).
+    /// Chained hash at `start`, where it is known (rule S6).
     start_hash: Option<u64>,
     end: Offset,
     /// Whether anything said where the log begins.

@@ -112,7 +112,7 @@ impl Replica {
                     self.truncate(base, head, out);
                     return None;
                 }
-                // Equal epoch at an offset: the same record, so the same batch (S6).
+                // Equal epoch at an offset: the same record, so the same batch (rule S6).
                 if end > self.at_end.end {
                     out.push(Output::Fault(Fault::PrefixHash { end }));
                     return None;

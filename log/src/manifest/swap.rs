@@ -88,7 +88,7 @@ impl ManifestNode {
     }
 }
 
-/// What is said of the log at the end of `inputs` stays true of `outputs` (S6), which stand in objects of the partition.
+/// What is said of the log at the end of `inputs` stays true of `outputs` (rule S6), which stand in objects of the partition.
 fn check_outputs(partition: PartitionId, inputs: &[SegmentEntry], outputs: &[SegmentEntry]) {
     assert!(outputs.iter().all(|output| output.may_stand_in(partition)), "another partition's object");
     let hash_at_end = |entries: &[SegmentEntry]| entries.last().map(|last| last.prefix_hash);

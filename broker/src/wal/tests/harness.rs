@@ -255,7 +255,7 @@ pub(super) fn state_held(client: &Client, wal: &Wal, partition: PartitionId) -> 
     ))
 }
 
-/// S6: the chained hash is known where a batch that is held ends, and never another than the one handed in.
+/// Rule S6: the chained hash is known where a batch that is held ends, and never another than the one handed in.
 fn hashes_differ(state: &[Written], wal: &Wal, partition: PartitionId) -> Option<String> {
     let (start, _) = wal.bounds(partition)?;
     let begins = wal.prefix_hash_at(partition, start);

@@ -71,7 +71,7 @@ fn a_slow_partition_does_not_pin_the_log_and_loses_nothing_when_it_is_copied_for
     check(&client, &wal);
 }
 
-/// S6 and rule R12: what a log that was reset says of everything below it outlives the file that says so, trims and restarts.
+/// Rules S6 and R12: what a log that was reset says of everything below it outlives the file that says so, trims and restarts.
 #[test]
 fn the_hash_where_a_log_begins_is_copied_forward_with_it() {
     let disk = SimDisk::new(8);
