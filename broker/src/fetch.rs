@@ -85,7 +85,8 @@ impl Broker {
     fn watched(&self, wanted: &FetchPartition) -> Result<Watched, ApiError> {
         let (topic, handle) = self.inner().catalog.partition(&wanted.topic, wanted.partition)?;
         let lost = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower);
-        Ok(Watched { id: handle.id, view: handle.view, lost })
+        let view = handle.local()?.view.clone();
+        Ok(Watched { id: handle.id, view, lost })
     }
 
     fn count_fetched(&self, answer: &[FetchedPartition], took: Duration, waited: bool) {

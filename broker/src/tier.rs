@@ -24,7 +24,7 @@ use millpond_core::tiering::{Backoff, TierRules, TierSettings, Tiering};
 use millpond_core::topic_config::{TopicConfig, millis};
 use millpond_log::manifest::{ManifestRoot, SegmentEntry};
 use millpond_log::producers::ProducerTable;
-use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
+use millpond_log::{ErrorCode, Offset, PartitionId, TimestampMs};
 use millpond_metadata::kv::Revision;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,10 +47,6 @@ const WISHES_MAX: usize = 1024;
 pub(crate) enum TierRequest {
     /// This broker holds the partition from now on.
     Hold(Box<Held>),
-    /// It was elected to lead the partition in this epoch. Nothing goes up before (rules B2, T1).
-    Lead { partition: PartitionId, epoch: LeaderEpoch },
-    /// It leads the partition no longer (rule B3).
-    Resign { partition: PartitionId },
     /// Its settings changed.
     Configure { partition: PartitionId, config: Box<TopicConfig> },
     /// It holds it no longer.
@@ -185,8 +181,16 @@ impl Tierer {
                     self.apply_retention().await;
                 }
             }
+            self.look_at_offices();
             self.grant_wishes();
             self.start_uploads();
+        }
+    }
+
+    /// Whoever leads uploads, and nobody else (rules B2, B3, T1).
+    fn look_at_offices(&mut self) {
+        for led in self.state.partitions.values_mut() {
+            led.tiering.see(&led.view.borrow().visible);
         }
     }
 
@@ -200,16 +204,6 @@ impl Tierer {
         match request {
             TierRequest::Hold(held) => drop(partitions.insert(held.root.partition, Partition::from(*held))),
             TierRequest::Leave { partition } => drop(partitions.remove(&partition)),
-            TierRequest::Lead { partition, epoch } => {
-                if let Some(led) = partitions.get_mut(&partition) {
-                    led.tiering.lead(epoch);
-                }
-            }
-            TierRequest::Resign { partition } => {
-                if let Some(led) = partitions.get_mut(&partition) {
-                    led.tiering.resign();
-                }
-            }
             TierRequest::Configure { partition, config } => {
                 if let Some(led) = partitions.get_mut(&partition) {
                     led.tiering.configure(settings(&config));

@@ -27,6 +27,7 @@ mod tests;
 mod writer;
 
 use crate::metrics::WalMeters;
+use millpond_core::replica::Placed;
 use millpond_core::tiering::TailSummary;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::BLOCK_BYTES;
@@ -230,6 +231,17 @@ pub struct TailEntry {
     pub producer: Option<ProducerStamp>,
 }
 
+/// What a reader of a tail has before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Bytes of batches up to the log end.
+    pub(crate) bytes: u64,
+    /// Size of the next batch in bytes; 0 if there is none.
+    pub(crate) next: u32,
+    /// Whether all of it is in memory.
+    pub(crate) in_memory: bool,
+}
+
 /// Why the tail could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TailReadError {
@@ -403,6 +415,24 @@ impl Wal {
         to: Offset,
         bytes_max: usize,
     ) -> Result<Vec<(Batch, TimestampMs)>, TailReadError> {
+        let placed = self.read_placed(partition, from, to, bytes_max).await?;
+        Ok(placed.into_iter().map(|placed| (placed.batch, placed.append_time)).collect())
+    }
+
+    /// Reads as `read` does, each batch with all that the log keeps beside it: as a leader pushes it. What is not durable here yet
+    /// is read too, and may be pushed (rule R9).
+    ///
+    /// # Errors
+    /// As `read`.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn read_placed(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<Placed>, TailReadError> {
         let mut missing = None;
         loop {
             let plan = read::Plan::new(&self.shared, partition, from, to, bytes_max)?;
@@ -435,6 +465,12 @@ impl Wal {
         self.shared.tails.look(partition, look).unwrap_or_default()
     }
 
+    /// Chained hash of the log up to `end`, if a batch ends there, or the tail begins there (S6).
+    #[must_use]
+    pub fn prefix_hash_at(&self, partition: PartitionId, end: Offset) -> Option<u64> {
+        self.shared.tails.look(partition, |tail| tail.prefix_hash_at(end)).flatten()
+    }
+
     /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least: what a look at an idle partition
     /// costs does not grow with its tail. `None` if the WAL has none that begins at `from`.
     #[must_use]
@@ -458,6 +494,12 @@ impl Wal {
             // The writer gives files up; it may be asleep.
             self.shared.queue.nudge();
         }
+    }
+
+    /// What a reader at `from` has before it; `None` for a partition that is not here.
+    #[must_use]
+    pub(crate) fn ahead(&self, partition: PartitionId, from: Offset) -> Option<Ahead> {
+        self.shared.tails.look(partition, |tail| tail.ahead(from))
     }
 
     /// How full the WAL is.

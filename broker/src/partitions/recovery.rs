@@ -3,14 +3,14 @@
 use crate::tiered::{Tiered, TieredError};
 use crate::wal::{RecoveredPartition, Wal};
 use millpond_core::loss::{self, Meeting, Seam};
-use millpond_core::replica::{EndState, Recovered, Replica};
+use millpond_core::replica::{EndState, Installed, Recovered, Replica};
 use millpond_core::rules::Rules;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::REPLICA_LAG_TIME_MS;
 use millpond_log::manifest::{ManifestRoot, ManifestView};
 use millpond_log::producers::ProducerTable;
-use millpond_log::{LeaderEpoch, Offset, PartitionId, Rid, TimestampMs};
+use millpond_log::{LeaderEpoch, Offset, PartitionId, Rid};
 
 /// A replica as it was found.
 pub(crate) struct Found {
@@ -85,19 +85,9 @@ pub(crate) async fn assemble(
     let known_end = of_this.map_or(end, |held| held.known_end.max(end));
     // Of a lost log only what is in object storage is known to stand (rule F4).
     let hw = if lost.is_some() { tiered_end } else { hw };
-    let mut producers = ProducerTable::default();
-    let mut last_append_time = TimestampMs::NONE;
-    if let Some(newest) = root.newest() {
-        let snapshot = tiered.producers(partition, newest).await.map_err(failed)?;
-        producers = ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers {
-            partition,
-            at: tiered_end,
-            reason,
-        })?;
-        last_append_time = newest.max_append_time;
-    }
-    let producers_tiered = producers.clone();
-    let mut at_end = EndState { end: tiered_end, prefix_hash, producers, last_append_time };
+    let mut at_end = tiered_state(sources).await?;
+    let producers_tiered = at_end.producers.clone();
+    at_end.prefix_hash = prefix_hash;
     for entry in wal.entries(partition, tiered_end, end) {
         if epochs.last().is_some_and(|last| last.epoch > entry.leader_epoch) {
             return Err(RecoveryError::Epochs { partition });
@@ -121,6 +111,42 @@ pub(crate) async fn assemble(
         rules: Rules::ALL,
     });
     Ok(Found { replica, producers_tiered, reset_at: held.is_none().then_some(tiered_end), known_end })
+}
+
+/// State at the tiered end, as the newest segment keeps it (rule T4).
+async fn tiered_state(sources: Sources<'_>) -> Result<EndState, RecoveryError> {
+    let Sources { root, tiered, .. } = sources;
+    let (partition, end) = (root.partition, root.tiered_end);
+    let Some(newest) = root.newest() else { return Ok(EndState { end, ..EndState::empty() }) };
+    let snapshot = tiered.producers(partition, newest).await;
+    let snapshot = snapshot.map_err(|source| RecoveryError::Tiered { partition, source })?;
+    let producers =
+        ProducerTable::decode(&snapshot).map_err(|reason| RecoveryError::Producers { partition, at: end, reason })?;
+    Ok(EndState { end, prefix_hash: 0, producers, last_append_time: newest.max_append_time })
+}
+
+/// State at `end`, to which the log in the WAL was truncated (rule R7): the tiered state, and what follows it replayed.
+pub(crate) async fn state_at(sources: Sources<'_>, end: Offset) -> Result<EndState, RecoveryError> {
+    let Sources { root, wal, .. } = sources;
+    let mut state = tiered_state(sources).await?;
+    for entry in wal.entries(root.partition, root.tiered_end, end) {
+        state.replay(entry.producer, entry.record_count, entry.base..entry.end, entry.append_time);
+    }
+    if let Some(prefix_hash) = wal.prefix_hash_at(root.partition, end) {
+        state.prefix_hash = prefix_hash;
+    }
+    state.end = end;
+    Ok(state)
+}
+
+/// What the manifest holds, for a replica that shares nothing with its leader's WAL (rule R12).
+pub(crate) async fn installed(sources: Sources<'_>) -> Result<Installed, RecoveryError> {
+    let Sources { root, tiered, .. } = sources;
+    let partition = root.partition;
+    let epochs = tiered.ask(&mut ManifestView::new(root.clone()), ManifestView::epochs).await;
+    let epochs = epochs.map_err(|source| RecoveryError::Tiered { partition, source })?;
+    let epochs = LeaderEpochs::from_entries(epochs).ok_or(RecoveryError::Epochs { partition })?;
+    Ok(Installed { log_start: root.log_start, at_end: tiered_state(sources).await?, epochs })
 }
 
 /// How the log in the WAL meets the one in object storage.

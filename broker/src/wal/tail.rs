@@ -2,7 +2,7 @@
 //!
 //! It changes when a record is handed in, before the record is durable: whoever must not see that asks only below what is.
 
-use super::{RecoveredPartition, TailEntry, WalRecord};
+use super::{Ahead, RecoveredPartition, TailEntry, WalRecord};
 use millpond_core::tiering::TailSummary;
 use millpond_log::batch::Batch;
 use millpond_log::frame::{Frame, FrameKind, PartitionState};
@@ -398,6 +398,13 @@ impl Tail {
         self.end
     }
 
+    /// Chained hash at `end`, if a batch ends there or the tail begins there.
+    pub(super) fn prefix_hash_at(&self, end: Offset) -> Option<u64> {
+        let after = self.held.partition_point(|held| held.entry.end < end);
+        let ends = self.held.get(after).filter(|held| held.entry.end == end).map(|held| held.prefix_hash);
+        ends.or_else(|| (self.start == end).then_some(self.start_hash))
+    }
+
     /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least. Costs a search, however many
     /// they are. `None` if there is none, or `from` is not where one begins.
     pub(super) fn summary(&self, from: Offset, to: Offset, bytes_max: u64) -> Option<TailSummary> {
@@ -413,6 +420,16 @@ impl Tail {
             oldest: oldest.entry.append_time,
             more: full < below,
         })
+    }
+
+    /// What lies before a reader at `from`. Costs a search, however much it is.
+    pub(super) fn ahead(&self, from: Offset) -> Ahead {
+        let first = self.held.partition_point(|held| held.entry.end <= from);
+        let (Some(next), Some(last)) = (self.held.get(first), self.held.back()) else {
+            return Ahead { bytes: 0, next: 0, in_memory: true };
+        };
+        let spilled = self.held.len() - self.recent.len();
+        Ahead { bytes: last.bytes_after() - next.bytes_before, next: next.entry.size, in_memory: first >= spilled }
     }
 
     /// Bytes of batches that are needed.

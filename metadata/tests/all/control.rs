@@ -26,7 +26,7 @@ fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
 async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
     let at = |port: u32| format!("127.0.0.1:{}", port + broker);
     let wal_gen = WalGen(100 + u64::from(broker));
-    let record = SessionRecord { wal_gen, grpc: at(7400), kafka: at(9092), http: at(7480), rack: None };
+    let record = SessionRecord { wal_gen, grpc: at(7400), kafka: at(9092), http: at(7480), internal: None, rack: None };
     let (broker, durable_lsn, ttl) = (BrokerId(broker), Lsn(0), Duration::from_secs(60));
     let registration = Registration { broker, record, disk_inc, durable_lsn, ttl };
     match store.register_broker(&registration).await {

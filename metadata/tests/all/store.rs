@@ -103,6 +103,7 @@ fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> R
             grpc: format!("127.0.0.1:{}", 7400 + broker),
             kafka: format!("127.0.0.1:{}", 9092 + broker),
             http: format!("127.0.0.1:{}", 7480 + broker),
+            internal: None,
             rack: None,
         },
         disk_inc: Incarnation(disk_inc),

@@ -32,6 +32,54 @@ fn what_was_appended_is_read_back_from_memory_and_from_disk_and_after_a_restart(
     }
 }
 
+/// What a leader pushes is the log with all that is kept beside it, from memory and from the files, unsynced or not.
+#[test]
+fn placed_batches_are_read_with_all_that_is_kept_beside_them() {
+    let disk = SimDisk::new(3);
+    let (mut wal, _) = open(&disk, &small(), 11).expect("opens");
+    let mut client = Client::new(&wal);
+    let of = partition(0);
+    for phase in 0..2 {
+        for round in 0..60 {
+            assert!(client.append_when_there_is_room(of, 1 + round % 4, 300));
+            let newest = client.logs[&of].last().expect("it has batches").base;
+            let read = runtime().block_on(wal.read_placed(of, Offset(newest), Offset(u64::MAX), 1));
+            assert_eq!(read.expect("what is not synced is in memory").len(), 1);
+        }
+        let ahead = |from| wal.ahead(of, Offset(from)).expect("it is here");
+        let entries = wal.entries(of, Offset(0), Offset(u64::MAX));
+        assert!(!ahead(0).in_memory, "most of it is in files");
+        for (at, entry) in entries.iter().enumerate() {
+            let left = entries[at..].iter().map(|entry| u64::from(entry.size)).sum::<u64>();
+            assert_eq!((ahead(entry.base.0).bytes, ahead(entry.base.0).next), (left, entry.size), "{entry:?}");
+        }
+        let end = client.end(of);
+        assert_eq!(ahead(end), Ahead { bytes: 0, next: 0, in_memory: true });
+        client.sync();
+        let read = runtime().block_on(wal.read_placed(of, Offset(0), Offset(u64::MAX), usize::MAX));
+        let read: Vec<Written> = read.expect("it can be read").iter().map(written).collect();
+        assert!(read == client.logs[&of], "phase {phase}");
+        if phase == 0 {
+            wal.clone().close().expect("closes");
+            wal = open(&disk, &small(), 12).expect("opens again").0;
+            client = Client::resume(&wal, client.logs);
+        }
+    }
+    assert_eq!(wal.ahead(partition(9), Offset(0)), None);
+}
+
+fn written(placed: &Placed) -> Written {
+    let base = placed.batch.base_offset().0;
+    assert_eq!(placed.latest, latest_of(base));
+    Written {
+        base,
+        end: placed.batch.end_offset().0,
+        bytes: bytes_of(&placed.batch),
+        append_time: placed.append_time.0,
+        hash: placed.prefix_hash,
+    }
+}
+
 /// Against the list of all batches, through trims, truncations and restarts.
 #[test]
 fn a_summary_says_what_the_batches_add_up_to() {

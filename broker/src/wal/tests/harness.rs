@@ -35,7 +35,7 @@ pub(super) fn batch(partition: PartitionId, base: u64, records: u32, bytes: usiz
 }
 
 /// The largest timestamp of a batch, which is not what its header claims.
-fn latest_of(base: u64) -> TimestampMs {
+pub(super) fn latest_of(base: u64) -> TimestampMs {
     TimestampMs(9_000 + base as i64)
 }
 

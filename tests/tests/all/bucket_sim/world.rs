@@ -811,6 +811,7 @@ async fn register(store: &Store, disk_inc: Incarnation) -> Session {
             grpc: "127.0.0.1:1".to_owned(),
             kafka: "127.0.0.1:2".to_owned(),
             http: "127.0.0.1:3".to_owned(),
+            internal: None,
             rack: None,
         },
         disk_inc,
