@@ -3,4 +3,5 @@
 mod conformance;
 mod embedded;
 mod replicas;
+mod served;
 mod store;
