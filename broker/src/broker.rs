@@ -2,14 +2,16 @@
 //!
 //! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
+use crate::alive::{self, Alive};
 use crate::api::*;
 use crate::budget::{Budget, Doors};
-use crate::catalog::{Catalog, PartitionHandle, Topic};
+use crate::catalog::{Catalog, Local, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
 use crate::loss;
 use crate::metrics::Metrics;
 use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
+use crate::peers::Peers;
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;
 use crate::session::SessionHandle;
@@ -40,10 +42,12 @@ pub(crate) struct Inner {
     pub(crate) cluster_id: String,
     pub(crate) rid: Rid,
     pub(crate) session: SessionHandle,
-    pub(crate) addresses: BrokerDescription,
+    pub(crate) alive: Alive,
     pub(crate) store: Store,
     pub(crate) catalog: Catalog,
     pub(crate) shards: Vec<ShardSender>,
+    /// The streams to the other brokers.
+    pub(crate) peers: Peers,
     pub(crate) wal: Wal,
     pub(crate) tier: TierHandle,
     pub(crate) tiered: Arc<Tiered>,
@@ -56,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
+    /// Held while a manifest is read for readers.
+    pub(crate) manifest_reads: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -130,7 +136,7 @@ impl Broker {
         );
         let deadline = started + request.timeout;
         let begun = self.begin_produce(request, deadline, &span).instrument(span.clone()).await;
-        let Begun { topic, handle, size, records, answer } =
+        let Begun { topic, local, size, records, answer } =
             begun.inspect_err(|error| failed(&self.inner.metrics, &span, error))?;
         let metrics = Arc::clone(&self.inner.metrics);
         let committed = async move {
@@ -145,7 +151,7 @@ impl Broker {
             let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
             Ok(Produced {
                 base_offset: appended.base,
-                log_start: handle.view.borrow().visible.log_start,
+                log_start: local.view.borrow().visible.log_start,
                 append_time: stamped.then_some(appended.append_time),
             })
         };
@@ -165,6 +171,7 @@ impl Broker {
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
         }
+        let local = handle.local()?.clone();
         if acks != Acks::All && !self.inner.session.is_fresh() {
             return Err(stale(ErrorCode::NotLeaderOrFollower));
         }
@@ -179,8 +186,8 @@ impl Broker {
         };
         let spans = ProduceSpans { append: tracing::debug_span!("append"), produce: span.clone() };
         let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply, spans };
-        handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
-        Ok(Begun { topic, handle, size, records, answer })
+        local.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
+        Ok(Begun { topic, local, size, records, answer })
     }
 
     /// Checks a batch and takes what it needs: memory until it is durable, and room in the WAL.
@@ -211,10 +218,11 @@ impl Broker {
     /// The cluster.
     #[must_use]
     pub fn describe_cluster(&self) -> ClusterDescription {
+        let sessions = self.inner.alive.sessions();
         ClusterDescription {
             id: self.inner.cluster_id.clone(),
             controller: Some(self.id()),
-            brokers: vec![self.inner.addresses.clone()],
+            brokers: sessions.iter().map(|(id, seen)| alive::describe(*id, &seen.value)).collect(),
         }
     }
 
@@ -227,7 +235,7 @@ impl Broker {
     /// State of one partition's log.
     pub fn partition_status(&self, partition: PartitionId) -> Result<PartitionStatus, ApiError> {
         let handle = self.partition(&TopicRef::Id(partition.topic), partition.index)?;
-        let view = handle.view.borrow().clone();
+        let view = handle.local()?.view.borrow().clone();
         Ok(PartitionStatus {
             log_start: view.visible.log_start,
             tiered_end: view.visible.tiered_end,
@@ -242,7 +250,7 @@ impl Broker {
 /// A batch that has its place in the queue of its shard.
 struct Begun {
     topic: Arc<Topic>,
-    handle: PartitionHandle,
+    local: Local,
     size: u64,
     records: u64,
     answer: oneshot::Receiver<Result<replica::Appended, ApiError>>,

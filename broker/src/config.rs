@@ -1,5 +1,6 @@
 //! What a broker is told at its start. Plain data: parsing is the command line's, components (metadata, object store, disk) are arguments.
 
+use crate::secret::Secret;
 use crate::telemetry::Otlp;
 use millpond_log::BrokerId;
 use std::net::SocketAddr;
@@ -21,6 +22,10 @@ pub struct Config {
     pub kafka: Listener,
     /// The HTTP door: health and metrics.
     pub http: Listener,
+    /// The internal door, where the other brokers come in. Opened only with a secret.
+    pub internal: Listener,
+    /// What the brokers of the cluster prove to each other that they know. Without one a broker takes part in no replication.
+    pub cluster_secret: Option<Secret>,
     /// Most bytes of WAL files.
     pub wal_bytes: u64,
     /// Bytes of one WAL file.
@@ -77,6 +82,9 @@ impl Config {
             grpc: loopback(7400),
             kafka: loopback(9092),
             http: loopback(7480),
+            // Whoever has to find it reads where it is in the metadata store.
+            internal: loopback(0),
+            cluster_secret: None,
             wal_bytes: 4 << 30,
             wal_file_bytes: 64 << 20,
             tail_memory_bytes: 64 << 20,

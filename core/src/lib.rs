@@ -6,6 +6,7 @@ pub mod collection;
 pub mod election;
 pub mod flush;
 pub mod loss;
+pub mod placement;
 pub mod records;
 pub mod replica;
 pub mod rules;

@@ -1,4 +1,4 @@
-//! The gRPC API `millpond.v1` in Rust, and its conversions to the vocabulary of `log`.
+//! The gRPC API `millpond.v1` in Rust, and its conversions to the vocabulary of `log`; and what brokers say to each other.
 //!
 //! Floor 1. No clients, no retries, no policy. The promises of the wire are written in the `.proto` files.
 
@@ -15,6 +15,12 @@ pub mod v1 {
     #![allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto files")]
     tonic::include_proto!("millpond.v1");
     pub use crate::RecordBatches;
+}
+
+/// Messages and services of package `millpond.internal.v1`, as generated: between brokers of one version, never for clients.
+pub mod internal {
+    #![allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto files")]
+    tonic::include_proto!("millpond.internal.v1");
 }
 
 /// The descriptors of `millpond.v1`, comments included, for server reflection.

@@ -1,9 +1,9 @@
 //! TXN-ELECT (rules E3, E4): the only transition that changes a partition's leader or epoch once the partition is there.
 
-use super::transition::{Broken, Guard, Settled, Transition};
+use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::Key;
-use crate::kv::{Compare, Revision, Write};
+use crate::kv::{Revision, Write};
 use millpond_core::records::PartitionRecord;
 use millpond_log::PartitionId;
 
@@ -49,10 +49,7 @@ impl Store {
         let value = codec::value(next);
         let mut guards =
             vec![self.own_session(actor), self.live_session(leader), Guard::unmoved(key.clone(), seen.revision)];
-        guards.extend(controller.map(|is| {
-            let compare = Compare::ModRevision { key: self.keys.encode(&Key::Controller), is };
-            Guard { compare, broken: Broken::Fenced }
-        }));
+        guards.extend(controller.map(|control| self.in_control(control)));
         let leadership = self.keys.encode(&Key::Leadership(*partition));
         let writes =
             vec![Write::put(key.clone(), value.clone()), Write::put(leadership, codec::leadership(leader, next.epoch))];

@@ -103,6 +103,7 @@ fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> R
             grpc: format!("127.0.0.1:{}", 7400 + broker),
             kafka: format!("127.0.0.1:{}", 9092 + broker),
             http: format!("127.0.0.1:{}", 7480 + broker),
+            internal: None,
             rack: None,
         },
         disk_inc: Incarnation(disk_inc),
@@ -264,7 +265,7 @@ async fn every_transition_is_fenced_by_the_actors_session() {
     let gone = register(&store, 2).await;
     let record = create(&store, &live, "t", 1, 1).await;
     let seen = partition_record(&store, partition(1, 0)).await;
-    committed(&store.expel_broker(&live, gone.rid.broker, gone.inc).await.expect("up"));
+    committed(&store.end_session(&live, gone.rid.broker, gone.inc).await.expect("up"));
     let before = store.kv().range(Range::key(&store.keys().encode(&Key::Cluster))).await.expect("up").revision;
 
     // Rule K4, for each transition.
@@ -281,7 +282,7 @@ async fn every_transition_is_fenced_by_the_actors_session() {
     let ids = NonZeroU64::new(10).expect("not 0");
     assert_eq!(store.allocate_producer_ids(&gone, ids).await, Ok(Err(Outcome::Fenced)));
     assert_eq!(store.refresh_broker(&gone, Revision(gone.inc.0), Lsn(1)).await, Ok(Outcome::Fenced));
-    assert_eq!(store.expel_broker(&gone, live.rid.broker, live.inc).await, Ok(Outcome::Fenced));
+    assert_eq!(store.end_session(&gone, live.rid.broker, live.inc).await, Ok(Outcome::Fenced));
     let after = store.kv().range(Range::key(&store.keys().encode(&Key::Cluster))).await.expect("up").revision;
     assert_eq!(before, after, "nothing was written");
 }

@@ -8,9 +8,12 @@ mod commands;
 // One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
 #[path = "../../../metadata/tests/all/conformance.rs"]
 mod conformance;
+#[path = "../../../metadata/tests/all/control.rs"]
+mod control;
 mod disk_faults;
 mod etcd;
 mod examples;
+mod fleet;
 mod health;
 mod kafka;
 mod kill_loop;
