@@ -83,6 +83,8 @@ impl LaneKind {
     }
 }
 
+type ShardOf = for<'a> fn(PartitionId, &'a [ShardSender]) -> &'a ShardSender;
+
 /// What the streams are made of. Given once.
 pub(crate) struct Parts {
     pub(crate) cluster: String,
@@ -94,8 +96,8 @@ pub(crate) struct Parts {
     pub(crate) wal: Wal,
     pub(crate) links: Links,
     pub(crate) shards: Vec<ShardSender>,
-    /// Which of `shards`, so many, has a partition.
-    pub(crate) shard_of: fn(PartitionId, usize) -> usize,
+    /// Which of `shards` has a partition.
+    pub(crate) shard_of: ShardOf,
     pub(crate) meter: Meter,
 }
 
@@ -114,7 +116,7 @@ struct Shared {
     wal: Wal,
     links: Links,
     shards: Vec<ShardSender>,
-    shard_of: fn(PartitionId, usize) -> usize,
+    shard_of: ShardOf,
     meters: PeerMeters,
     known: Mutex<BTreeMap<BrokerId, Link>>,
     begin: UnboundedSender<Lane>,
@@ -187,7 +189,8 @@ impl Peers {
         let (stop, caller) = (CancellationToken::new(), Arc::default());
         let target = lane::Target { peer: peer.clone(), address: address.clone(), dialer: dialer.clone() };
         let way = Way { sender, stop: stop.clone(), caller: Arc::clone(&caller) };
-        let live = Lane::live(Arc::clone(&self.shared), target.clone(), inbox, behind, way.caller.clone(), stop.clone());
+        let live =
+            Lane::live(Arc::clone(&self.shared), target.clone(), inbox, behind, way.caller.clone(), stop.clone());
         let catch_up = Lane::catch_up(Arc::clone(&self.shared), target, behind_inbox, stop);
         // Without a runner the broker is ending.
         let _ = self.shared.begin.send(live);
@@ -240,19 +243,16 @@ impl Shared {
     }
 
     fn shard(&self, partition: PartitionId) -> &ShardSender {
-        &self.shards[(self.shard_of)(partition, self.shards.len())]
+        (self.shard_of)(partition, &self.shards)
     }
 
     /// How far the copies here are. What is not here is not in it.
     async fn holds(&self, partitions: &[PartitionId]) -> Vec<(PartitionId, Holds)> {
-        let mut by_shard: BTreeMap<usize, Vec<PartitionId>> = BTreeMap::new();
-        for partition in partitions {
-            by_shard.entry((self.shard_of)(*partition, self.shards.len())).or_default().push(*partition);
-        }
-        let asked = by_shard.into_iter().map(|(shard, partitions)| {
+        let partitions: Arc<[PartitionId]> = partitions.into();
+        let asked = self.shards.iter().map(|shard| {
             let (reply, answer) = tokio::sync::oneshot::channel();
             // A shard that is gone ends the broker; nobody hears of its replicas any more.
-            let _ = self.shards[shard].send(ShardMsg::Holds { partitions, reply });
+            let _ = shard.send(ShardMsg::Holds { partitions: Arc::clone(&partitions), reply });
             answer
         });
         join_all(asked).await.into_iter().filter_map(Result::ok).flatten().collect()

@@ -65,7 +65,8 @@ impl Rebuilder {
     async fn read(&self, partition: PartitionId, wanted: Wanted, ticket: u64) -> Result<Rebuilt, String> {
         let root = self.store.tier_root(partition).await.map_err(|error| error.to_string())?;
         let root = decode_root(partition, root.as_ref()).map_err(|error| error.to_string())?.value;
-        let sources = Sources { root: &root, in_wal: None, lost: None, wal: &self.wal, tiered: &self.tiered };
+        let (wal, tiered) = (&self.wal, &*self.tiered);
+        let sources = Sources { root: &root, in_wal: None, lost: None, complete: false, wal, tiered };
         let failed = |error: &recovery::RecoveryError| storage_error(error).message;
         let input = match wanted {
             Wanted::StateAt(end) if root.tiered_end <= end => {

@@ -26,6 +26,8 @@ pub(crate) struct Opening {
     pub(crate) in_wal: Option<RecoveredPartition>,
     /// The epoch of a partition that nobody may lead any more (rule B4).
     pub(crate) lost: Option<LeaderEpoch>,
+    /// This replica may lead: it holds all that was committed.
+    pub(crate) complete: bool,
 }
 
 /// A replica that is open.
@@ -38,12 +40,12 @@ pub(crate) struct Opened {
 impl Broker {
     /// Opens a replica. Waits while the object store is away; a broker that waits is not ready, and not dead (case S1).
     pub(crate) async fn open_replica(&self, opening: Opening) -> Result<Opened, StartError> {
-        let Opening { topic_name, config, root, in_wal, lost } = opening;
+        let Opening { topic_name, config, root, in_wal, lost, complete } = opening;
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
             let (wal, tiered) = (&inner.wal, &inner.tiered);
-            let sources = recovery::Sources { root: &root.value, in_wal: in_wal.as_ref(), lost, wal, tiered };
+            let sources = recovery::Sources { root: &root.value, in_wal: in_wal.as_ref(), lost, complete, wal, tiered };
             match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
                 Ok(found) => break found,
                 Err(error @ RecoveryError::Tiered { .. }) => {
@@ -57,7 +59,7 @@ impl Broker {
         let epochs = Arc::new(found.replica.epochs().clone());
         let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view_sender, view) = watch::channel(view);
-        let shard = self.shard(partition).clone();
+        let shard = shard_of(partition, &inner.shards).clone();
         let open = Open {
             partition,
             replica: found.replica,
@@ -82,18 +84,13 @@ impl Broker {
     /// Stops a replica and forgets its frames, because a tombstone or the partition's record says so (rule K6).
     pub(crate) fn drop_replica(&self, partition: PartitionId) {
         self.inner().tier.send(TierRequest::Leave { partition });
-        let _ = self.shard(partition).send(ShardMsg::Drop { partition });
-    }
-
-    fn shard(&self, partition: PartitionId) -> &ShardSender {
-        let shards = &self.inner().shards;
-        &shards[shard_of(partition, shards.len())]
+        let _ = shard_of(partition, &self.inner().shards).send(ShardMsg::Drop { partition });
     }
 }
 
 /// Spreads partitions over shards: those of one topic go round, wherever the topic begins.
-pub(crate) fn shard_of(partition: PartitionId, shards: usize) -> usize {
-    (partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards
+pub(crate) fn shard_of(partition: PartitionId, shards: &[ShardSender]) -> &ShardSender {
+    &shards[(partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards.len()]
 }
 
 /// Reads the manifest's root as the metadata store has it.

@@ -12,7 +12,9 @@ pub struct Secret(Arc<[u8]>);
 
 /// The secret is too short to be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the cluster's secret has {0} bytes, and needs at least {SECRET_BYTES_MIN}; make one with `openssl rand -hex 32`")]
+#[error(
+    "the cluster's secret has {0} bytes, and needs at least {SECRET_BYTES_MIN}; make one with `openssl rand -hex 32`"
+)]
 pub struct SecretTooShort(pub usize);
 
 impl Secret {

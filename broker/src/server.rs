@@ -22,7 +22,6 @@ use crate::peers::{self, Peers};
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
 use crate::rebuild::Rebuilder;
-use crate::replicas::shard_of;
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
@@ -221,7 +220,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         wal: wal.clone(),
         links,
         shards: shards.clone(),
-        shard_of,
+        shard_of: crate::replicas::shard_of,
         meter: metrics.meter(),
     });
     // Like the shards, links go on until the doors have answered what is under way.
@@ -255,6 +254,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
         connections,
         topic_changes: tokio::sync::Mutex::new(()),
+        manifest_reads: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });
@@ -281,7 +281,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     let fleet = Fleet::start(broker.clone(), &recovered, &story).await?;
-    broker.take_office(&registration).await?;
+    broker.take_office(&registration);
     fleet.assign_all();
     let until = shutdown.clone();
     tasks.spawn(async move {

@@ -10,7 +10,7 @@ pub(crate) mod upload;
 use crate::api::ApiError;
 use crate::clock;
 use crate::metrics::TierMeters;
-use crate::partitions::shard::ShardSender;
+use crate::partitions::shard::{ShardMsg, ShardSender};
 use crate::partitions::view::ViewReceiver;
 use crate::telemetry::TracedTails;
 use crate::tiered::Tiered;
@@ -20,11 +20,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use millpond_core::flush::{self, FlushRule, PlannedObject, Pressure, Tail};
+use millpond_core::replica::EndState;
 use millpond_core::tiering::{Backoff, TierRules, TierSettings, Tiering};
 use millpond_core::topic_config::{TopicConfig, millis};
 use millpond_log::manifest::{ManifestRoot, SegmentEntry};
 use millpond_log::producers::ProducerTable;
-use millpond_log::{ErrorCode, Offset, PartitionId, TimestampMs};
+use millpond_log::{ErrorCode, Offset, PartitionId};
 use millpond_metadata::kv::Revision;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -286,14 +287,8 @@ impl Tierer {
         let source = |tail: &Tail| {
             let led = partitions.get_mut(&tail.partition).expect("its tail was offered in this look");
             let epoch = led.tiering.begin_upload();
-            let newest = led.tiering.root().newest();
-            Source {
-                tail: *tail,
-                topic_name: led.topic_name.clone(),
-                epoch,
-                producers: led.tiering.producers().clone(),
-                last_append_time: newest.map_or(TimestampMs::NONE, |entry| entry.max_append_time),
-            }
+            let from = EndState::tiered(led.tiering.root(), led.tiering.producers().clone());
+            Source { tail: *tail, topic_name: led.topic_name.clone(), epoch, from }
         };
         let sources: Vec<Source> = planned.tails.iter().map(source).collect();
         let uploader = self.uploader.clone();
@@ -364,6 +359,11 @@ impl Tierer {
             None => self.pause(error),
             Some(partition) => {
                 self.meters.upload_errors.add(1, &[]);
+                if let (Some(fault), Some(led)) = (error.fault(), self.state.partitions.get(&partition)) {
+                    // The shard is gone only when the broker ends.
+                    let _ = led.shard.send(ShardMsg::Fault { partition, fault });
+                    return;
+                }
                 let reason = crate::refusals::storage_error(error).message;
                 tracing::warn!(%partition, reason, "a tail could not be uploaded; it is tried again");
             }

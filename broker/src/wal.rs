@@ -111,6 +111,8 @@ pub enum WalRecord {
         partition: PartitionId,
         /// Start and end of the empty log.
         at: Offset,
+        /// Chained hash of the log below (S6).
+        prefix_hash: u64,
     },
     /// Its topic's tombstone was seen: nothing of it is needed any more (rules K6, S14).
     Drop {
@@ -194,8 +196,8 @@ pub struct RecoveredPartition {
     pub known_end: Offset,
     /// High watermark; never above what is held.
     pub hw: Offset,
-    /// Chained hash at `end`.
-    pub prefix_hash: u64,
+    /// Chained hash at `end` (S6). `None` only if no batch is left and the frames that are do not say it.
+    pub prefix_hash: Option<u64>,
 }
 
 /// Synced frames that cannot be read back.
@@ -465,12 +467,6 @@ impl Wal {
         self.shared.tails.look(partition, look).unwrap_or_default()
     }
 
-    /// Chained hash of the log up to `end`, if a batch ends there, or the tail begins there (S6).
-    #[must_use]
-    pub fn prefix_hash_at(&self, partition: PartitionId, end: Offset) -> Option<u64> {
-        self.shared.tails.look(partition, |tail| tail.prefix_hash_at(end)).flatten()
-    }
-
     /// The whole batches of `[from, to)` in brief, at most `bytes_max` of them but one at least: what a look at an idle partition
     /// costs does not grow with its tail. `None` if the WAL has none that begins at `from`.
     #[must_use]
@@ -482,6 +478,12 @@ impl Wal {
     #[must_use]
     pub fn bounds(&self, partition: PartitionId) -> Option<(Offset, Offset)> {
         self.shared.tails.look(partition, |tail| (tail.start(), tail.end()))
+    }
+
+    /// Chained hash of the log up to `offset` (S6), durable or not. `None` where no batch that is held begins or ends.
+    #[must_use]
+    pub fn prefix_hash_at(&self, partition: PartitionId, offset: Offset) -> Option<u64> {
+        self.shared.tails.look(partition, |tail| tail.prefix_hash_at(offset)).flatten()
     }
 
     /// Batches wholly below `to` are no longer needed (the caller upholds rule T6). They stay readable until the space is needed;

@@ -81,6 +81,7 @@ fn explain(error: StartError, flags: [&str; 3]) -> Failure {
     let flag = match *door {
         "gRPC" => grpc,
         "Kafka" => kafka,
+        "internal" => "--internal-listen",
         _ => http,
     };
     match source.kind() {

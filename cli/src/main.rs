@@ -16,6 +16,7 @@ mod progress;
 mod records;
 #[cfg(test)]
 mod schemas;
+mod secret;
 mod settings;
 mod signals;
 mod store;

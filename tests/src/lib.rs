@@ -2,6 +2,7 @@
 //! it could not run. No assertions and no product code.
 
 pub mod broker;
+pub mod brokers;
 pub mod etcd;
 pub mod http;
 pub mod otlp;

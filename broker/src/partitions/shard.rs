@@ -10,7 +10,7 @@ use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::election::Holds;
 use millpond_core::replica::{
-    Acks, Appended, Cursor, Input, Mark, Now, Output, Placed, Proposal, PushHead, Refusal, Replica, Token,
+    Acks, Appended, Cursor, Fault, Input, Mark, Now, Output, Placed, Proposal, PushHead, Refusal, Replica, Token,
 };
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
@@ -47,11 +47,13 @@ pub(crate) enum ShardMsg {
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
-    Holds { partitions: Vec<PartitionId>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
+    Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
     Drop { partition: PartitionId },
+    /// Whoever reads its log found an invariant broken (rule B6).
+    Fault { partition: PartitionId, fault: Fault },
 }
 
 /// One produce on its way. The queue is bounded because `memory` was acquired before.
@@ -286,12 +288,13 @@ impl Shard {
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Holds { partitions, reply } => {
-                let holds = |partition| Some((partition, self.slots.get(&partition)?.holds()));
-                // Who asked has waited long enough.
-                let _ = reply.send(partitions.into_iter().filter_map(holds).collect());
+                let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
+                // Who asked may have waited long enough.
+                let _ = reply.send(partitions.iter().filter_map(holds).collect());
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),
+            ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
         }
     }
 
@@ -342,7 +345,7 @@ impl Shard {
     fn on_open(&mut self, open: Open) {
         let Open { partition, replica, manifest, view, reset_at } = open;
         if let Some(at) = reset_at {
-            self.records.push(WalRecord::Reset { partition, at });
+            self.records.push(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() });
         }
         let hw_noted = replica.visible().hw;
         let epochs = Arc::new(replica.epochs().clone());
@@ -383,10 +386,14 @@ impl Shard {
     }
 
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
-        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.manifest.seq <= root.seq) else { return };
         let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
         slot.manifest = root;
-        self.step(partition, input);
+        self.carry_out(partition, Output::Publish);
+        // A follower hears of it from its leader, once it has shown to hold the leader's log so far (rules R10, T6).
+        if self.slots[&partition].replica.leading().is_some() {
+            self.step(partition, input);
+        }
     }
 
     fn on_wal(&mut self, event: WalEvent) -> Result<(), String> {
@@ -478,7 +485,9 @@ impl Shard {
                 self.write(WalRecord::Truncate { partition, to }, partition, mark);
                 self.to_rebuild.push((partition, Wanted::StateAt(to)));
             }
-            Output::Reset { at, mark } => self.write(WalRecord::Reset { partition, at }, partition, mark),
+            Output::Reset { at, prefix_hash, mark } => {
+                self.write(WalRecord::Reset { partition, at, prefix_hash }, partition, mark);
+            }
             Output::Answer { token, result } => {
                 let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
                 // The requester may have gone away; the append stands all the same.
@@ -497,10 +506,7 @@ impl Shard {
                     self.to_publish.push(partition);
                 }
             }
-            Output::Fault(fault) => {
-                tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
-                self.fault = Some(format!("{partition}: {fault}"));
-            }
+            Output::Fault(fault) => self.on_fault(partition, fault),
             Output::Follow(cursor) => self.follow(partition, cursor),
             Output::Unfollow(follower) => self.unfollow(partition, follower),
             Output::Reply { reply, .. } => {
@@ -510,6 +516,11 @@ impl Shard {
             }
             Output::Install => self.to_rebuild.push((partition, Wanted::Manifest)),
         }
+    }
+
+    fn on_fault(&mut self, partition: PartitionId, fault: Fault) {
+        tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
+        self.fault = Some(format!("{partition}: {fault}"));
     }
 
     fn write(&mut self, record: WalRecord, partition: PartitionId, mark: Mark) {

@@ -42,7 +42,9 @@ pub(super) enum CallError {
     #[error("`{address}` is out of reach: {reason}")]
     Unreachable { address: String, reason: String },
     /// It does not know the cluster's secret, or finds that we do not.
-    #[error("broker {broker} at `{address}` and this one do not share a secret: {reason}; both need the same --cluster-secret-file")]
+    #[error(
+        "broker {broker} at `{address}` and this one do not share a secret: {reason}; both need the same --cluster-secret-file"
+    )]
     Unproven { broker: BrokerId, address: String, reason: String },
 }
 

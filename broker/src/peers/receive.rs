@@ -129,7 +129,10 @@ impl ReplicationService {
         let session = self.shared.session.get().ok_or_else(no_session)?;
         if wire::replica_in(to) != (session.rid, session.inc) {
             let me = session.rid;
-            return Err(Status::failed_precondition(format!("this is {me} in its life {}, not who is meant", session.inc)));
+            return Err(Status::failed_precondition(format!(
+                "this is {me} in its life {}, not who is meant",
+                session.inc
+            )));
         }
         let (leader, _) = wire::replica_in(from);
         if leader.broker != caller {

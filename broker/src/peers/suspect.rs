@@ -15,7 +15,11 @@ use tokio::time::timeout;
 pub(super) async fn ask(shared: Arc<Shared>, suspect: Peer) {
     let others: Vec<Link> = {
         let known = shared.known();
-        known.values().filter(|link| link.peer.rid.broker != suspect.rid.broker && link.way.is_some()).cloned().collect()
+        known
+            .values()
+            .filter(|link| link.peer.rid.broker != suspect.rid.broker && link.way.is_some())
+            .cloned()
+            .collect()
     };
     let broker = suspect.rid.broker;
     let mut second = None;
@@ -36,7 +40,9 @@ pub(super) async fn ask(shared: Arc<Shared>, suspect: Peer) {
     }
     let Some(session) = shared.session.get() else { return };
     match shared.store.end_session(&session, broker, suspect.inc).await {
-        Ok(outcome) => tracing::warn!(%broker, ?second, ?outcome, "the broker's port refuses connections: its session ends"),
+        Ok(outcome) => {
+            tracing::warn!(%broker, ?second, ?outcome, "the broker's port refuses connections: its session ends")
+        }
         // It is asked again with the next attempt to connect.
         Err(error) => tracing::warn!(%broker, %error, "the session of a broker that is gone cannot be ended yet"),
     }

@@ -47,6 +47,10 @@ fn instance(resolved: &Resolved) -> String {
 fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
     let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
     let defaults = Config::local(resolved.data_dir);
+    let (internal, cluster_secret) = match resolved.internal {
+        Some((door, secret)) => (listener(door), Some(secret)),
+        None => (defaults.internal.clone(), None),
+    };
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
         id: resolved.id.map_or(defaults.id, BrokerId),
@@ -54,6 +58,8 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
         http: Listener { bind: resolved.http, advertise: None },
+        internal,
+        cluster_secret,
         otlp: telemetry.otlp.clone(),
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),

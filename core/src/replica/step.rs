@@ -169,6 +169,8 @@ pub enum Output {
     Reset {
         /// Start and end of the empty log.
         at: Offset,
+        /// Chained hash there (S6).
+        prefix_hash: u64,
         /// To be told when it is durable.
         mark: Mark,
     },

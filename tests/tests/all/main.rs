@@ -13,6 +13,7 @@ mod control;
 mod disk_faults;
 mod etcd;
 mod examples;
+mod fleet;
 mod health;
 mod kafka;
 mod kill_loop;
