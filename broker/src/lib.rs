@@ -10,6 +10,7 @@ mod budget;
 mod catalog;
 pub mod clock;
 pub mod config;
+mod controller;
 mod elections;
 mod fetch;
 mod fleet;

@@ -6,6 +6,7 @@ use crate::broker::{Broker, Inner};
 use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::{Config, Listener};
+use crate::controller;
 use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
@@ -301,6 +302,11 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     });
     tasks.spawn(async move {
         carried.await;
+        Ok(())
+    });
+    let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
+    tasks.spawn(async move {
+        controls.await;
         Ok(())
     });
     let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
