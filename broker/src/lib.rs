@@ -10,6 +10,7 @@ mod budget;
 mod catalog;
 pub mod clock;
 pub mod config;
+mod elections;
 mod fetch;
 mod fleet;
 pub mod front;

@@ -8,6 +8,8 @@ mod cursors;
 mod lane;
 mod meters;
 mod proof;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod properties;
 mod receive;
 mod serve;
 mod suspect;

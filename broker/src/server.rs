@@ -280,7 +280,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     let fleet = Fleet::start(broker.clone(), &recovered, &story).await?;
-    broker.take_office(&registration).await?;
+    broker.take_office(&registration);
     fleet.assign_all();
     let until = shutdown.clone();
     tasks.spawn(async move {

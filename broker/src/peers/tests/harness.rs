@@ -124,6 +124,7 @@ impl Node {
         let opened = Wal::open(options, Arc::new(RealDisk), CLUSTER, broker, WalGen(100 + u64::from(id)));
         let (wal, recovered) = opened.expect("the folder is new");
         let wal_gen = recovered.identity.wal_gen;
+        let has_secret = settings.secret.is_some();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
         let record = SessionRecord {
@@ -182,8 +183,10 @@ impl Node {
             meter: metrics.meter(),
         });
         tasks.spawn(runner.run());
-        let served = peers.clone().serve(listener);
-        tasks.spawn(async move { served.await.map_err(|error| error.to_string()) });
+        if has_secret {
+            let served = peers.clone().serve(listener);
+            tasks.spawn(async move { served.await.map_err(|error| error.to_string()) });
+        }
         let peer = Peer { rid: registered.rid, inc: registered.inc, address: Some(address) };
         Node { peer, peers, wal, shards, metrics, views: BTreeMap::new(), gate, tasks, stop, _folder: folder }
     }

@@ -175,7 +175,11 @@ async fn nonsense_ends_a_stream_and_changes_nothing() {
     check(|push| push.epoch = 0, "epochs rise").await;
     check(|push| push.append_times.push(1), "as many times and hashes").await;
     check(
-        |push| drop(push.append_times.pop().zip(push.latest_timestamps.pop()).zip(push.prefix_hashes.pop())),
+        |push| {
+            push.append_times.pop();
+            push.latest_timestamps.pop();
+            push.prefix_hashes.pop();
+        },
         "as many times as batches",
     )
     .await;

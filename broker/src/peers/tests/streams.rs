@@ -122,7 +122,8 @@ async fn streams_that_break_at_any_byte_lose_and_reorder_nothing() {
         two.open(partition(index));
     }
     let upstream = two.peer.address.clone().expect("it has a door");
-    let cutter = Cutter::start(upstream, 300 << 10).await;
+    // A frame comes whole or not at all: most connections have to last for one.
+    let cutter = Cutter::start(upstream, 3 << 20).await;
     let through = Peer { address: Some(cutter.address.clone()), ..two.peer.clone() };
     one.peers.set(BTreeMap::from([(BrokerId(1), one.peer.clone()), (BrokerId(2), through)]));
     let nodes = [&one, &two];
@@ -132,7 +133,7 @@ async fn streams_that_break_at_any_byte_lose_and_reorder_nothing() {
         let mut answers = Vec::new();
         for round in count..count + 20 {
             for index in 0..3 {
-                answers.push(one.produce(partition(index), batch(2000 * (1 + index as usize), round), Acks::Leader));
+                answers.push(one.produce(partition(index), batch(10_000 * (1 + index as usize), round), Acks::Leader));
             }
         }
         count += 20;
