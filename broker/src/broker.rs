@@ -116,8 +116,8 @@ impl Broker {
     /// Waits while the broker's produce memory is full, until `timeout`.
     ///
     /// # Errors
-    /// At once: nothing was appended. From the future: `REQUEST_TIMED_OUT` and `NOT_LEADER_OR_FOLLOWER` may have happened;
-    /// the same batch with the same sequence settles it. Everything else did not happen.
+    /// At once: nothing was appended. From the future: it may have happened if the error says so, and the same batch with the same
+    /// sequence settles it; else it did not.
     pub async fn produce(
         &self,
         request: ProduceRequest,
@@ -143,8 +143,8 @@ impl Broker {
         let committed = async move {
             let appended = tokio::time::timeout_at(deadline.into(), answer)
                 .await
-                .map_err(|_| timed_out("the batch was not committed in time; it may still be"))
-                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping())))
+                .map_err(|_| timed_out("the batch was not committed in time; it may still be").in_doubt())
+                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping().in_doubt())))
                 .map_err(|error| {
                     failed(&broker.inner.metrics, &tracing::Span::current(), &error);
                     broker.naming_leader(&TopicRef::Id(topic.record.id), partition, error)
