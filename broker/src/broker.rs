@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
+    /// Held while a manifest is read for readers.
+    pub(crate) manifest_reads: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
 }
 

@@ -246,6 +246,10 @@ impl Broker {
         let tail = self.wal().read(id, offset, end, budget.bytes);
         match tail.instrument(tracing::debug_span!("read", from = "wal")).await {
             Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
+            Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset >= view.manifest.tiered_end => {
+                self.refresh_manifest(id, view.manifest.seq).await?;
+                Ok(None)
+            }
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
                 let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
                 match tokio::time::timeout_at(deadline.into(), read).await {

@@ -5,6 +5,7 @@
 use crate::alive::{Alive, live_session};
 use crate::broker::Broker;
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
+use crate::elections::vacancies;
 use crate::loss::{self, DiskStory};
 use crate::partitions::shard::ShardMsg;
 use crate::peers::Peer;
@@ -29,6 +30,9 @@ use tokio_util::sync::CancellationToken;
 /// Pause between tries while the metadata store cannot be used.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How often vacancies are looked for besides at once when a session ends: what could not be filled is tried again.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
 
@@ -41,6 +45,8 @@ pub(crate) struct Fleet {
     /// The replicas that are open here, and those being opened (`None`).
     local: BTreeMap<PartitionId, Option<Local>>,
     opening: FuturesUnordered<OpeningTask>,
+    /// The elections under way; at most one round.
+    electing: FuturesUnordered<BoxFuture<'static, ()>>,
 }
 
 impl Fleet {
@@ -50,7 +56,13 @@ impl Fleet {
     /// What keeps a replica from being opened: its data contradict each other.
     pub(crate) async fn start(broker: Broker, recovered: &Recovered, story: &DiskStory) -> Result<Fleet, StartError> {
         let follow = broker.inner().store.follow().await?;
-        let mut fleet = Fleet { broker, follow, local: BTreeMap::new(), opening: FuturesUnordered::new() };
+        let mut fleet = Fleet {
+            broker,
+            follow,
+            local: BTreeMap::new(),
+            opening: FuturesUnordered::new(),
+            electing: FuturesUnordered::new(),
+        };
         fleet.note_sessions();
         fleet.open_all(recovered, story).await?;
         Ok(fleet)
@@ -60,11 +72,18 @@ impl Fleet {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut reload = tokio::time::interval_at(tokio::time::Instant::now() + RELOAD, RELOAD);
         reload.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let changed = tokio::select! {
                 () = shutdown.cancelled() => return,
                 Some((partition, opened)) = self.opening.next() => {
                     self.on_opened(partition, opened);
+                    continue;
+                }
+                Some(()) = self.electing.next() => continue,
+                _ = look.tick() => {
+                    self.fill_vacancies();
                     continue;
                 }
                 changed = self.follow.changed() => changed,
@@ -115,6 +134,19 @@ impl Fleet {
         }
         for partition in partitions {
             self.assign(partition);
+        }
+        if !brokers.is_empty() {
+            self.fill_vacancies();
+        }
+    }
+
+    /// Elects where nobody leads and this broker may.
+    fn fill_vacancies(&mut self) {
+        let Some(session) = self.broker.session_handle().get().filter(|_| self.electing.is_empty()) else { return };
+        let vacancies = vacancies(self.follow.image(), session);
+        if !vacancies.is_empty() {
+            let broker = self.broker.clone();
+            self.electing.push(Box::pin(async move { broker.fill(session, vacancies).await }));
         }
     }
 

@@ -1,19 +1,16 @@
-//! The broker's session and its leaderships: register, take office, keep the lease alive, step down when it is lost (rules B1 to B3, E3).
+//! The broker's session: register, keep the lease alive, step down when it is lost (rules B1 to B3).
 
-use crate::alive;
 use crate::broker::Broker;
 use crate::clock;
 use crate::mark::Mark;
 use crate::partitions::shard::ShardMsg;
 use crate::session::SessionHandle;
 use crate::wal::{Wal, WalError};
-use millpond_core::election;
-use millpond_core::records::{SessionRecord, TopicState};
-use millpond_core::rules::Rules;
+use millpond_core::records::SessionRecord;
 use millpond_log::{BrokerId, Incarnation, Lsn, WalGen};
 use millpond_metadata::kv::{KvError, Revision};
-use millpond_metadata::store::{self, Election, Image, Outcome, Registered, Session, Store, StoreError};
-use std::collections::{BTreeMap, VecDeque};
+use millpond_metadata::store::{self, Outcome, Registered, Session, Store, StoreError};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -199,7 +196,8 @@ pub(crate) async fn run(
         broker.tell_session(None);
         let renewed = async {
             let registration = registrar.register(session.inc).await?;
-            broker.take_office(&registration).await.map(|()| registration)
+            broker.take_office(&registration);
+            Ok::<Registration, OfficeError>(registration)
         };
         registration = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -284,61 +282,18 @@ async fn upkeep(registrar: &Registrar) -> Result<(), OfficeError> {
 }
 
 impl Broker {
-    /// Begins the session, and elects leaders where nobody leads and this broker may: a controller need not be there for it
-    /// (rules E1 to E4). Who leads is heard from the image, like every change.
-    pub(crate) async fn take_office(&self, registration: &Registration) -> Result<(), OfficeError> {
+    /// Acts under this session from now on. Who leads is heard from the image.
+    pub(crate) fn take_office(&self, registration: &Registration) {
         let session = registration.session;
         self.session_handle().begin(session, registration.sent);
         self.tell_session(Some(session.inc));
-        let image = loop {
-            match self.inner().store.load().await {
-                Ok(image) => break image,
-                Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot load the cluster's state yet"),
-                Err(error) => return Err(error.into()),
-            }
-            tokio::time::sleep(RETRY).await;
-        };
-        let mut open: Vec<Election> = elections(&image, session);
-        while !open.is_empty() {
-            let outcomes = self.inner().store.elect(&session, None, &open).await;
-            let mut again = Vec::new();
-            for (election, outcome) in open.into_iter().zip(outcomes) {
-                match outcome {
-                    // Rule K5: the same again, until the key moves.
-                    Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => again.push(election),
-                    // Done; or somebody else elected, or this session is gone already: it is seen by the keep-alive.
-                    Ok(Outcome::Committed { .. } | Outcome::Conflict | Outcome::Fenced) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            open = again;
-            if !open.is_empty() {
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-        Ok(())
     }
 
     /// Rule B3: no partition is led without a session.
-    pub(crate) fn tell_session(&self, inc: Option<Incarnation>) {
+    fn tell_session(&self, inc: Option<Incarnation>) {
         for shard in &self.inner().shards {
             // A shard that is gone ends the broker.
             let _ = shard.send(ShardMsg::Session(inc));
         }
     }
-}
-
-/// What nobody leads, and this broker may. A partition of a topic that is not served yet is its creator's.
-fn elections(image: &Image, session: Session) -> Vec<Election> {
-    let vacant = image.partitions.iter().filter_map(|(id, seen)| {
-        let active = image.topics.get(&id.topic).is_some_and(|topic| topic.value.state == TopicState::Active);
-        let live = alive::live(&seen.value, &image.sessions);
-        let mine = seen.value.isr.contains(&session.rid) || seen.value.elr.contains(&session.rid);
-        if !active || !mine || !election::vacant(&seen.value, &live) {
-            return None;
-        }
-        let next = election::elect(&seen.value, &live, &BTreeMap::new(), Rules::ALL)?;
-        Some(Election { partition: *id, seen: seen.clone(), next })
-    });
-    vacant.collect()
 }

@@ -6,6 +6,7 @@ use crate::broker::{Broker, Inner};
 use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::{Config, Listener};
+use crate::controller;
 use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
@@ -214,6 +215,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         cluster: cluster_id.clone(),
         me: config.id,
         secret: config.cluster_secret.clone(),
+        tls: config.internal_tls.clone(),
         session: session.clone(),
         store: store.clone(),
         wal: wal.clone(),
@@ -253,6 +255,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
         connections,
         topic_changes: tokio::sync::Mutex::new(()),
+        manifest_reads: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });
@@ -279,7 +282,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
     let fleet = Fleet::start(broker.clone(), &recovered, &story).await?;
-    broker.take_office(&registration).await?;
+    broker.take_office(&registration);
     fleet.assign_all();
     let until = shutdown.clone();
     tasks.spawn(async move {
@@ -300,6 +303,11 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     });
     tasks.spawn(async move {
         carried.await;
+        Ok(())
+    });
+    let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
+    tasks.spawn(async move {
+        controls.await;
         Ok(())
     });
     let office = office::run(broker.clone(), registrar, registration, shutdown.clone());

@@ -53,6 +53,14 @@ pub fn elect(
     Some(won(record, *winner, live))
 }
 
+/// The greatest high watermark among the answers, if an answer holds less (rule E5): either it was given before that much was
+/// committed, which another question settles, or its disk lost something.
+#[must_use]
+pub fn short_of_committed(answers: &BTreeMap<Rid, Holds>) -> Option<Offset> {
+    let committed = answers.values().map(|holds| holds.hw).max()?;
+    answers.values().any(|holds| holds.durable < committed).then_some(committed)
+}
+
 /// The record once `winner` leads.
 #[must_use]
 pub fn won(record: &PartitionRecord, winner: Live, live: &[Live]) -> PartitionRecord {

@@ -100,7 +100,7 @@ impl Placer {
         let mut chosen = Vec::with_capacity(replicas as usize);
         chosen.extend(self.leader());
         while chosen.len() < replicas as usize {
-            chosen.extend(self.one_more(&chosen));
+            chosen.extend(self.one_more(&chosen, &chosen));
         }
         self.placed += 1;
         self.count(&chosen, |host| &mut host.of_topic);
@@ -108,12 +108,12 @@ impl Placer {
         Ok(chosen)
     }
 
-    /// The best broker for one more replica of a partition that has `others`; `None` if all brokers have one.
+    /// The best broker for one more replica beside `others`, none of `taken`; `None` if all are.
     #[must_use]
-    pub fn one_more(&self, others: &[BrokerId]) -> Option<BrokerId> {
+    pub fn one_more(&self, taken: &[BrokerId], others: &[BrokerId]) -> Option<BrokerId> {
         let in_rack =
             |rack: u32| self.hosts.iter().filter(|host| host.rack == rack && others.contains(&host.broker)).count();
-        let free = self.hosts.iter().filter(|host| !others.contains(&host.broker));
+        let free = self.hosts.iter().filter(|host| !taken.contains(&host.broker));
         let best = free.min_by_key(|host| {
             (in_rack(host.rack), host.of_topic.replicas, host.of_all.replicas, self.lot(host.broker))
         });

@@ -386,10 +386,14 @@ impl Shard {
     }
 
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
-        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.manifest.seq <= root.seq) else { return };
         let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
         slot.manifest = root;
-        self.step(partition, input);
+        self.carry_out(partition, Output::Publish);
+        // A follower hears of it from its leader, once it has shown to hold the leader's log so far (rules R10, T6).
+        if self.slots[&partition].replica.leading().is_some() {
+            self.step(partition, input);
+        }
     }
 
     fn on_wal(&mut self, event: WalEvent) -> Result<(), String> {

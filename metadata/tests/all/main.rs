@@ -4,4 +4,5 @@ mod conformance;
 mod control;
 mod embedded;
 mod replicas;
+mod served;
 mod store;
