@@ -227,7 +227,7 @@ impl Broker {
         let sessions = self.inner.alive.sessions();
         ClusterDescription {
             id: self.inner.cluster_id.clone(),
-            controller: Some(self.id()),
+            controller: self.inner.alive.controller(),
             brokers: sessions.iter().map(|(id, seen)| alive::describe(*id, &seen.value)).collect(),
         }
     }
@@ -241,7 +241,8 @@ impl Broker {
     /// State of one partition's log.
     pub fn partition_status(&self, partition: PartitionId) -> Result<PartitionStatus, ApiError> {
         let handle = self.partition(&TopicRef::Id(partition.topic), partition.index)?;
-        let view = handle.local()?.view.borrow().clone();
+        let named = |error| self.naming_leader(&TopicRef::Id(partition.topic), partition.index, error);
+        let view = handle.local().map_err(named)?.view.borrow().clone();
         Ok(PartitionStatus {
             log_start: view.visible.log_start,
             tiered_end: view.visible.tiered_end,
