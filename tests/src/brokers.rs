@@ -2,6 +2,7 @@
 //! sockets. Each can be stopped and started again on its data.
 
 use crate::broker::config;
+use millpond_broker::api::BrokerDescription;
 use millpond_broker::secret::Secret;
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Broker, Components, Config, Running, start};
@@ -97,6 +98,15 @@ impl TestBrokers {
     #[must_use]
     pub fn handle(&self, id: u32) -> &Broker {
         &self.running[&id].0.broker
+    }
+
+    /// Where a broker is reached.
+    ///
+    /// # Panics
+    /// If it does not run.
+    #[must_use]
+    pub fn addresses(&self, id: u32) -> &BrokerDescription {
+        &self.running[&id].0.addresses
     }
 
     /// The gRPC addresses of those that run, as a client takes them.
