@@ -14,6 +14,7 @@ mod suspect;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod wishes;
 
 use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::shard::{ShardMsg, ShardSender};
