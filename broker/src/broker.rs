@@ -135,19 +135,25 @@ impl Broker {
             otel.status_code = Empty,
         );
         let deadline = started + request.timeout;
+        let (named, partition) = (request.topic.clone(), request.partition);
         let begun = self.begin_produce(request, deadline, &span).instrument(span.clone()).await;
-        let Begun { topic, local, size, records, answer } =
-            begun.inspect_err(|error| failed(&self.inner.metrics, &span, error))?;
-        let metrics = Arc::clone(&self.inner.metrics);
+        let Begun { topic, local, size, records, answer } = begun.map_err(|error| {
+            failed(&self.inner.metrics, &span, &error);
+            self.naming_leader(&named, partition, error)
+        })?;
+        let broker = self.clone();
         let committed = async move {
             let appended = tokio::time::timeout_at(deadline.into(), answer)
                 .await
                 .map_err(|_| timed_out("the batch was not committed in time; it may still be"))
                 .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping())))
-                .inspect_err(|error| failed(&metrics, &tracing::Span::current(), error))?;
+                .map_err(|error| {
+                    failed(&broker.inner.metrics, &tracing::Span::current(), &error);
+                    broker.naming_leader(&TopicRef::Id(topic.record.id), partition, error)
+                })?;
             tracing::Span::current().record("base_offset", appended.base.0);
             tracing::debug!("committed");
-            metrics.produced(size, records, clock::monotonic() - started);
+            broker.metrics().produced(size, records, clock::monotonic() - started);
             let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
             Ok(Produced {
                 base_offset: appended.base,

@@ -4,6 +4,7 @@ use crate::secret::Secret;
 use crate::telemetry::Otlp;
 use millpond_core::controller::Limits;
 use millpond_log::BrokerId;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Config {
     pub internal: Listener,
     /// What the brokers of the cluster prove to each other that they know. Without one a broker takes part in no replication.
     pub cluster_secret: Option<Secret>,
+    /// Encrypts what brokers say to each other. All brokers of a cluster have it or none.
+    pub internal_tls: Option<InternalTls>,
     /// Most bytes of WAL files.
     pub wal_bytes: u64,
     /// Bytes of one WAL file.
@@ -73,6 +76,23 @@ pub struct Listener {
     pub advertise: Option<String>,
 }
 
+/// What a broker shows to the others, and whom it takes for one. In PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InternalTls {
+    /// Certificate of the authority that signed those of all brokers.
+    pub ca: Vec<u8>,
+    /// This broker's, for the host that it advertises: for a server and for a client.
+    pub certificate: Vec<u8>,
+    /// Its key.
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for InternalTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(certificates)")
+    }
+}
+
 impl Config {
     /// The defaults of one broker on loopback, with its data under `data_dir`.
     #[must_use]
@@ -88,6 +108,7 @@ impl Config {
             // Whoever has to find it reads where it is in the metadata store.
             internal: loopback(0),
             cluster_secret: None,
+            internal_tls: None,
             wal_bytes: 4 << 30,
             wal_file_bytes: 64 << 20,
             tail_memory_bytes: 64 << 20,

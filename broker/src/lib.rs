@@ -17,6 +17,7 @@ mod fleet;
 pub mod front;
 mod gc;
 mod identity;
+mod leaders;
 mod levels;
 mod loss;
 mod manifest_refresh;

@@ -215,6 +215,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         cluster: cluster_id.clone(),
         me: config.id,
         secret: config.cluster_secret.clone(),
+        tls: config.internal_tls.clone(),
         session: session.clone(),
         store: store.clone(),
         wal: wal.clone(),

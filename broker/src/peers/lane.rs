@@ -348,7 +348,12 @@ impl Lane {
     }
 
     async fn turn(&mut self, partition: PartitionId, pushing: Pushing, filled: usize) -> Turn {
-        let Pushing { cursor, head, .. } = pushing;
+        let Pushing { cursor, head, end, .. } = pushing;
+        let start = self.shared.wal.bounds(partition).map_or(cursor.from, |(start, _)| start);
+        if cursor.from < start {
+            self.note_unreadable(partition, pushing, &TailReadError::Trimmed { start });
+            return Turn::Nothing;
+        }
         let ahead = self.ahead(partition, cursor.from);
         match self.kind {
             Kind::Live { .. } if is_far(ahead) => {
@@ -356,8 +361,8 @@ impl Lane {
                 return Turn::Nothing;
             }
             Kind::CatchUp if is_close(ahead) => {
-                // What is on its way is waited for: then nothing has to be sent twice.
-                self.leave_if_acknowledged(partition, pushing);
+                // The acknowledgement of what is on its way comes back to this.
+                self.consider_leaving(partition, pushing);
                 return Turn::Nothing;
             }
             _ => {}
@@ -366,9 +371,8 @@ impl Lane {
         if filled > 0 && ahead.next as usize > room {
             return Turn::Full;
         }
-        let start = self.shared.wal.bounds(partition).map_or(cursor.from, |(start, _)| start);
         let read = if ahead.next > 0 {
-            self.shared.wal.read_placed(partition, cursor.from, Offset(u64::MAX), room).await
+            self.shared.wal.read_placed(partition, cursor.from, end, room).await
         } else {
             Ok(Vec::new())
         };
@@ -379,6 +383,10 @@ impl Lane {
                 return Turn::Nothing;
             }
         };
+        // A later epoch than the head's: what the replica says of it is on its way here.
+        if placed.last().is_some_and(|last| last.batch.leader_epoch() > head.epoch) {
+            return Turn::Nothing;
+        }
         if placed.first().is_some_and(|first| first.batch.base_offset() != cursor.from) {
             tracing::error!(%partition, from = %cursor.from, "a cursor inside of a batch");
             self.park(partition);
@@ -425,9 +433,8 @@ impl Lane {
                     if let Said::Matched { end } = reply.said
                         && let Some(pushing) = self.cursors.acked(partition, reply.nonce, end)
                         && matches!(self.kind, Kind::CatchUp)
-                        && is_close(self.ahead(partition, pushing.cursor.from))
                     {
-                        self.leave_if_acknowledged(partition, pushing);
+                        self.consider_leaving(partition, pushing);
                     }
                 }
             }
@@ -435,10 +442,15 @@ impl Lane {
         Ok(())
     }
 
-    /// Leaves the catch-up lane, if all that was pushed on it was acknowledged. The answer to the question takes the other lane.
-    fn leave_if_acknowledged(&mut self, partition: PartitionId, pushing: Pushing) {
-        if pushing.acked >= Some(pushing.cursor.from) {
-            self.ask_cursor(partition);
+    /// Leaves the catch-up lane once all that was pushed on it is acknowledged: then nothing is sent twice. The answer to the question
+    /// takes the other lane. If there is much to push again by then, it goes on here.
+    fn consider_leaving(&mut self, partition: PartitionId, pushing: Pushing) {
+        if pushing.acked < Some(pushing.cursor.from) {
+            return;
+        }
+        match is_close(self.ahead(partition, pushing.cursor.from)) {
+            true => self.ask_cursor(partition),
+            false => self.cursors.enqueue(partition),
         }
     }
 }

@@ -130,8 +130,9 @@ impl Replication for ReplicationService {
 impl ReplicationService {
     /// Refuses a stream that means another broker, another life of this one, or another cluster. Returns who pushes.
     fn greet(&self, caller: BrokerId, first: Option<PushFrame>) -> Result<Rid, Status> {
-        let hello = first.and_then(|first| first.hello);
-        let hello = hello.ok_or_else(|| Status::invalid_argument("a stream begins with whom it means"))?;
+        let first = first.filter(|first| first.pushes.is_empty()).and_then(|first| first.hello);
+        let hello =
+            first.ok_or_else(|| Status::invalid_argument("a stream begins with whom it means, and nothing else"))?;
         if hello.format != wire::FORMAT {
             let (theirs, ours) = (hello.format, wire::FORMAT);
             return Err(Status::failed_precondition(format!("messages have format {theirs}; this broker has {ours}")));
@@ -213,6 +214,9 @@ struct Intake {
 impl Intake {
     /// Reads a frame. An error ends the stream: its order cannot be relied on any more.
     fn take(&mut self, frame: PushFrame) -> Result<(), Status> {
+        if frame.hello.is_some() {
+            return Err(Status::invalid_argument("a stream says once whom it means"));
+        }
         let batch_bytes_max = self.shared.wal.batch_bytes_max();
         let mut size = 0;
         for push in frame.pushes {

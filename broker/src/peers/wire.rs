@@ -13,7 +13,7 @@ use millpond_proto::internal as proto;
 pub(super) const FORMAT: u32 = 1;
 
 /// A peer said what no broker of this version says.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Nonsense(&'static str);
 

@@ -215,6 +215,7 @@ impl Fetcher {
             offset: partition.next.0,
             current_leader_epoch: Some(leader_epoch),
             last_fetched_epoch: None,
+            rack: None,
         };
         let link = match self.links.entry(Arc::clone(&address)) {
             std::collections::btree_map::Entry::Occupied(link) => link.into_mut(),

@@ -10,6 +10,7 @@ mod commands;
 mod conformance;
 #[path = "../../../metadata/tests/all/control.rs"]
 mod control;
+mod dev_fleet;
 mod disk_faults;
 mod etcd;
 mod examples;
@@ -20,6 +21,7 @@ mod kill_loop;
 mod loss;
 mod metrics;
 mod one_broker;
+mod processes;
 mod secrets;
 mod settings;
 mod tidy;

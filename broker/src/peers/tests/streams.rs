@@ -122,7 +122,8 @@ async fn streams_that_break_at_any_byte_lose_and_reorder_nothing() {
         two.open(partition(index));
     }
     let upstream = two.peer.address.clone().expect("it has a door");
-    let cutter = Cutter::start(upstream, 300 << 10).await;
+    // A frame comes whole or not at all: most connections have to last for one.
+    let cutter = Cutter::start(upstream, 3 << 20).await;
     let through = Peer { address: Some(cutter.address.clone()), ..two.peer.clone() };
     one.peers.set(BTreeMap::from([(BrokerId(1), one.peer.clone()), (BrokerId(2), through)]));
     let nodes = [&one, &two];
@@ -132,7 +133,7 @@ async fn streams_that_break_at_any_byte_lose_and_reorder_nothing() {
         let mut answers = Vec::new();
         for round in count..count + 20 {
             for index in 0..3 {
-                answers.push(one.produce(partition(index), batch(2000 * (1 + index as usize), round), Acks::Leader));
+                answers.push(one.produce(partition(index), batch(10_000 * (1 + index as usize), round), Acks::Leader));
             }
         }
         count += 20;
@@ -169,6 +170,23 @@ async fn a_partition_that_is_not_there_yet_is_pushed_to_once_it_is() {
     two.open(partition(0));
     acknowledged(answers).await;
     same_logs(&[&one, &two], partition(0), 10).await;
+    for node in [one, two] {
+        node.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_is_replicated_over_tls() {
+    let (store, authority) = (store().await, Authority::new());
+    let settings = || Settings { tls: Some(authority.sign("127.0.0.1")), ..Settings::default() };
+    let (mut one, mut two) = (Node::start_as(1, &store, settings()).await, Node::start_as(2, &store, settings()).await);
+    one.open(partition(0));
+    two.open(partition(0));
+    let nodes = [&one, &two];
+    meet(&nodes);
+    assign(partition(0), &nodes, 2, &nodes, 1);
+    acknowledged((0..50).map(|salt| one.produce(partition(0), batch(40_000, salt), Acks::All)).collect()).await;
+    same_logs(&nodes, partition(0), 50).await;
     for node in [one, two] {
         node.end().await;
     }
