@@ -180,7 +180,7 @@ impl Service {
 
 fn refusal(code: ErrorCode) -> v1::Error {
     let (reason, retriable) = (code.name().to_owned(), code.retriable());
-    v1::Error { reason, message: "scripted".to_owned(), retriable, retry_after_ms: None }
+    v1::Error { reason, message: "scripted".to_owned(), retriable, retry_after_ms: None, leader: None }
 }
 
 #[tonic::async_trait]
