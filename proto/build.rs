@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".")
         .extern_path(".millpond.v1.RecordBatches", "crate::RecordBatches")
         .btree_map(".")
+        .codec_path("crate::codec::RoomFirst")
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }
