@@ -108,18 +108,12 @@ impl EtcdCluster {
         Ok(cluster)
     }
 
-    fn prepare(
-        tool: Tool,
-        size: usize,
-        host: Ipv4Addr,
-        tls: Option<&Certificates>,
-    ) -> Result<EtcdCluster, String> {
+    fn prepare(tool: Tool, size: usize, host: Ipv4Addr, tls: Option<&Certificates>) -> Result<EtcdCluster, String> {
         let program = tool.find()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
         // Held together, so that no two are the same.
-        let held: Vec<TcpListener> = (0..2 * size)
-            .map(|_| TcpListener::bind((host, 0)).expect("the address has a free port"))
-            .collect();
+        let held: Vec<TcpListener> =
+            (0..2 * size).map(|_| TcpListener::bind((host, 0)).expect("the address has a free port")).collect();
         let ports: Vec<u16> = held.iter().map(|held| held.local_addr().expect("it is bound").port()).collect();
         let peer = |index: usize| format!("http://{host}:{}", ports[2 * index + 1]);
         let names: Vec<String> = (0..size).map(|index| format!("m{index}={}", peer(index))).collect();

@@ -55,10 +55,7 @@ pub(crate) fn content(record: &ConsumerRecord) -> Content {
 
 /// A record to send.
 fn record(id: RecordId) -> ProducerRecord {
-    ProducerRecord::new(TOPIC)
-        .partition(u32::from(id.partition))
-        .key(payload::key(id))
-        .value(payload::value(id))
+    ProducerRecord::new(TOPIC).partition(u32::from(id.partition)).key(payload::key(id)).value(payload::value(id))
 }
 
 /// Sends records to all partitions, one at each tick, until told to stop; then waits for the fate of all.
@@ -113,7 +110,6 @@ pub(crate) async fn write(writer: u16, bootstrap: String, recorder: Arc<Recorder
     tokio::join!(closed, told);
 }
 
-
 fn settle(recorder: &Recorder, id: RecordId, outcome: Result<RecordMetadata, Error>) {
     let at = now();
     match outcome {
@@ -153,7 +149,8 @@ pub(crate) async fn write_bulk(numbers: std::ops::Range<u32>, client: Client, re
     let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
     let mut deliveries = FuturesUnordered::new();
     for number in numbers {
-        let id = RecordId { writer: BULK, partition: u16::try_from(number % u32::from(PARTITIONS)).expect("few"), number };
+        let id =
+            RecordId { writer: BULK, partition: u16::try_from(number % u32::from(PARTITIONS)).expect("few"), number };
         recorder.record(Event::Sent { id, at: now() });
         match producer.send(record(id)).await {
             Ok(delivery) => deliveries.push(async move { (id, delivery.await) }),

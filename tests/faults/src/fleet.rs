@@ -3,14 +3,14 @@
 
 use crate::bucket::Bucket;
 use crate::network::{Network, run};
-use millpond_sdk::{Admin, Client, ClientConfig, TopicDescription};
+use millpond_sdk::{Admin, BrokerId, Client, ClientConfig, PartitionDescription, TopicDescription};
 use millpond_tests::etcd::EtcdCluster;
 use millpond_tests::http;
 use millpond_tests::tools::Tool;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -116,11 +116,6 @@ impl Fleet {
     /// How many brokers it has, running or not.
     pub(crate) fn size(&self) -> usize {
         self.members.len()
-    }
-
-    /// The folder of everything.
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
     }
 
     /// Leaves the folder where it is.
@@ -342,6 +337,27 @@ impl Fleet {
 
     /// Waits until every partition has a leader and all its replicas are in sync.
     pub(crate) async fn wait_until_in_sync(&self) -> Result<Vec<TopicDescription>, String> {
+        self.wait_until("the replicas are in sync", |partition| {
+            partition.leader.is_some() && partition.isr.len() == partition.replicas.len()
+        })
+        .await
+    }
+
+    /// Waits until this broker leads every partition, and is the only one in sync.
+    pub(crate) async fn wait_until_alone(&self, broker: usize) -> Result<(), String> {
+        let own = |id: BrokerId| id.0 as usize == broker;
+        let alone = |partition: &PartitionDescription| {
+            partition.leader.is_some_and(own) && partition.isr.iter().all(|id| own(*id))
+        };
+        self.wait_until("one broker is left alone", alone).await.map(|_| ())
+    }
+
+    /// Waits until all partitions are as `holds` says.
+    async fn wait_until(
+        &self,
+        what: &str,
+        holds: impl Fn(&PartitionDescription) -> bool,
+    ) -> Result<Vec<TopicDescription>, String> {
         let mut last = String::new();
         let waited = tokio::time::timeout(PATIENCE, async {
             let mut poll = tokio::time::interval(POLL);
@@ -349,8 +365,7 @@ impl Fleet {
                 poll.tick().await;
                 match self.topics().await {
                     Ok(topics) => {
-                        let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
-                        if partitions.all(|found| found.leader.is_some() && found.isr.len() == found.replicas.len()) {
+                        if topics.iter().flat_map(|topic| &topic.partitions).all(&holds) {
                             return topics;
                         }
                         last = format!("{topics:?}");
@@ -359,16 +374,11 @@ impl Fleet {
                 }
             }
         });
-        waited.await.map_err(|_| format!("the replicas are not in sync after {PATIENCE:?}; last seen: {last}"))
+        waited.await.map_err(|_| format!("not within {PATIENCE:?}: {what}; last seen: {last}"))
     }
 
     fn log_file(&self, broker: usize) -> PathBuf {
         self.dir.path().join(format!("broker-{broker}.log"))
-    }
-
-    /// What a broker has logged, over all its starts.
-    pub(crate) fn log(&self, broker: usize) -> String {
-        std::fs::read(self.log_file(broker)).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
     }
 }
 

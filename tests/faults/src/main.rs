@@ -50,7 +50,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--scenario" => {
                 let name = value()?;
                 let found = all().find(|scenario| scenario.name == name);
-                asked.scenarios.push(found.ok_or_else(|| format!("no scenario `{name}`; --list tells which there are"))?);
+                asked
+                    .scenarios
+                    .push(found.ok_or_else(|| format!("no scenario `{name}`; --list tells which there are"))?);
             }
             "--short" => asked.short = true,
             "--minutes" => asked.minutes = Some(number(value()?)?),

@@ -97,7 +97,11 @@ fn scenario(outcome: &Outcome, text: &mut String) -> std::fmt::Result {
     if let Some(kept) = &outcome.kept {
         writeln!(text, "  everything is left in {}", kept.display())?;
     }
-    writeln!(text, "  {}", if outcome.holds() { "holds: nothing lost, doubled, reordered or changed" } else { "FAILED" })
+    writeln!(
+        text,
+        "  {}",
+        if outcome.holds() { "holds: nothing lost, doubled, reordered or changed" } else { "FAILED" }
+    )
 }
 
 fn line(text: &mut String, name: &str, gaps: &Gaps) -> std::fmt::Result {

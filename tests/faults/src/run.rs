@@ -136,7 +136,8 @@ fn over(limit: Limit, gaps: &BTreeMap<Place, Gaps>, quiet: &Gaps) -> Vec<String>
             Limit::Median(most) => ("half of the times", gaps.per_mille(500), most),
             Limit::Worst(most) => ("the longest time", gaps.worst(), most),
         };
-        (found > most).then(|| format!("{place}: {what} without an acknowledgement: {found:?}, at most {most:?} allowed"))
+        (found > most)
+            .then(|| format!("{place}: {what} without an acknowledgement: {found:?}, at most {most:?} allowed"))
     };
     gaps.iter().filter_map(look).collect()
 }

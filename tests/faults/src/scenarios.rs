@@ -273,6 +273,7 @@ async fn kill_two(stage: &mut Stage) -> Result<(), String> {
         stage.some_time().await;
         stage.mark("kill -9 of two", &victims).await?;
         victims.iter().for_each(|victim| stage.fleet.kill(*victim));
+        stage.fleet.wait_until_alone(spared).await?;
         let told = stage.probe(0, Duration::from_secs(10)).await?;
         stage.expect(told.as_deref() == Some("NotEnoughReplicas"), || {
             format!("with one of three left acks=all is refused with NotEnoughReplicas, not answered {told:?}")
@@ -308,7 +309,9 @@ async fn graceful(stage: &mut Stage) -> Result<(), String> {
         }
     }
     let failed = stage.recorder.failed();
-    stage.expect(failed == 0, || format!("{failed} records were not acknowledged, though every broker ended gracefully"));
+    stage.expect(failed == 0, || {
+        format!("{failed} records were not acknowledged, though every broker ended gracefully")
+    });
     Ok(())
 }
 

@@ -203,7 +203,8 @@ impl Stage {
         };
         self.until("writes to every partition are acknowledged", served).await.map_err(|error| {
             let progress = self.recorder.progress();
-            let missing = wanted.iter().filter(|(at, wanted)| progress.acked.get(at).is_none_or(|acked| acked < wanted));
+            let missing =
+                wanted.iter().filter(|(at, wanted)| progress.acked.get(at).is_none_or(|acked| acked < wanted));
             let missing: Vec<&(u16, u16)> = missing.map(|(at, _)| at).collect();
             format!("{error}; writers and partitions without: {missing:?}")
         })

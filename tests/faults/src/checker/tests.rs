@@ -260,7 +260,10 @@ fn offsets_that_nobody_can_read_are_a_gap() {
 
 #[test]
 fn an_end_below_what_was_acknowledged_is_stale() {
-    check_changed(|events, _| events.push(Event::Latest { partition: 0, offset: 4, asked: 46 }), [(Kind::StaleLatest, 1)]);
+    check_changed(
+        |events, _| events.push(Event::Latest { partition: 0, offset: 4, asked: 46 }),
+        [(Kind::StaleLatest, 1)],
+    );
     // Asked before the acknowledgement: it need not have known.
     check_changed(|events, _| events.push(Event::Latest { partition: 0, offset: 4, asked: 45 }), []);
 }
