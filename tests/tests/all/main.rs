@@ -22,6 +22,7 @@ mod kill_loop;
 mod loss;
 mod metrics;
 mod one_broker;
+mod power_cut;
 mod processes;
 mod secrets;
 mod settings;
