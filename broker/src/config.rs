@@ -2,6 +2,7 @@
 
 use crate::secret::Secret;
 use crate::telemetry::Otlp;
+use millpond_core::controller::Limits;
 use millpond_log::BrokerId;
 use std::fmt;
 use std::net::SocketAddr;
@@ -58,6 +59,8 @@ pub struct Config {
     pub lease_ttl: Duration,
     /// How often the metadata store is told up to where the WAL is durable (rule B1a).
     pub disk_note_interval: Duration,
+    /// How eager this broker is when it acts as controller.
+    pub controller: Limits,
     /// How often tails are looked at for flushing, and retention is applied.
     pub tier_interval: Duration,
     /// Period of the garbage collector's epoch (rule G1).
@@ -123,6 +126,7 @@ impl Config {
             // Section 8: a silent broker is replaced within TTL + 2 s.
             lease_ttl: Duration::from_secs(6),
             disk_note_interval: Duration::from_secs(10),
+            controller: Limits::default(),
             tier_interval: Duration::from_secs(1),
             // Rule G1: at most once per hour.
             gc_period: Duration::from_secs(3600),

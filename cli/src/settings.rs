@@ -97,6 +97,9 @@ pub(crate) struct Settings {
     /// Disk for the WAL [default: the broker's]
     #[arg(long, env = "MILLPOND_WAL_BYTES", value_name = "SIZE")]
     pub(crate) wal_bytes: Option<ByteCount>,
+    /// Create a topic when somebody writes to it or asks for it; Kafka's auto.create.topics.enable [default: false]
+    #[arg(long, env = "MILLPOND_AUTO_CREATE_TOPICS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) auto_create_topics: Option<bool>,
     /// Listen without TLS and passwords on an address that others can reach
     #[arg(long, env = "MILLPOND_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
@@ -134,6 +137,7 @@ pub(crate) struct Resolved {
     pub(crate) cache_memory: Option<ByteCount>,
     pub(crate) cache_disk: Option<ByteCount>,
     pub(crate) wal_bytes: Option<ByteCount>,
+    pub(crate) auto_create_topics: bool,
 }
 
 /// The internal door, and what the other brokers have to know and to show there.
@@ -205,6 +209,7 @@ impl Settings {
             cache_memory: self.cache_memory.or(other.cache_memory),
             cache_disk: self.cache_disk.or(other.cache_disk),
             wal_bytes: self.wal_bytes.or(other.wal_bytes),
+            auto_create_topics: self.auto_create_topics.or(other.auto_create_topics),
             insecure: self.insecure.or(other.insecure),
         }
     }
@@ -244,6 +249,8 @@ impl Settings {
             cache_memory: self.cache_memory,
             cache_disk: self.cache_disk,
             wal_bytes: self.wal_bytes,
+            // Section 8 of the defaults: topics come into being by themselves in `dev` only.
+            auto_create_topics: self.auto_create_topics.unwrap_or(false),
         })
     }
 }

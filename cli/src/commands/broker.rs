@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::launch::Launch;
+use crate::parent;
 use crate::settings::{Door, Internal, Resolved, Settings};
 use crate::store::Missing;
 use crate::telemetry::{Telemetry, TelemetrySettings};
@@ -24,13 +25,19 @@ pub(crate) struct Args {
     settings: Settings,
     #[command(flatten)]
     telemetry: TelemetrySettings,
+    /// End at once when standard input ends: for whoever starts it as a child
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let (file, telemetry_file) = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
     let resolved = args.settings.or(file).resolve()?;
     let telemetry = args.telemetry.or(telemetry_file).begin("warn,millpond=info", instance(&resolved))?;
-    let outcome = launch(resolved, &telemetry).run().await;
+    let outcome = tokio::select! {
+        outcome = launch(resolved, &telemetry).run() => outcome,
+        () = parent::gone(), if args.end_with_parent => Err(Failure::new("whoever started this broker is gone")),
+    };
     telemetry.end().await;
     outcome
 }
@@ -65,8 +72,7 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
         cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),
-        // Section 8 of the defaults: topics come into being by themselves in `dev` only.
-        auto_create_topics: false,
+        auto_create_topics: resolved.auto_create_topics,
         ..defaults
     };
     let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];
