@@ -1,5 +1,6 @@
 //! The topics this broker knows: names, ids, settings and the handles of their partitions. An image of the metadata store, never its source.
 
+use crate::alive::Sessions;
 use crate::api::{ApiError, PartitionDescription, PartitionLoss, TopicDescription, TopicRef};
 use crate::partitions::shard::ShardSender;
 use crate::partitions::view::ViewReceiver;
@@ -55,6 +56,7 @@ pub(crate) struct Placement {
     pub(crate) epoch: LeaderEpoch,
     pub(crate) replicas: Vec<BrokerId>,
     pub(crate) isr: Vec<BrokerId>,
+    pub(crate) elr: Vec<BrokerId>,
 }
 
 impl From<&PartitionRecord> for Placement {
@@ -64,6 +66,7 @@ impl From<&PartitionRecord> for Placement {
             epoch: record.epoch,
             replicas: record.replicas.clone(),
             isr: record.isr.iter().map(|rid| rid.broker).collect(),
+            elr: record.elr.iter().map(|rid| rid.broker).collect(),
         }
     }
 }
@@ -170,14 +173,19 @@ impl Tables {
 }
 
 impl Topic {
-    /// What clients see of it.
-    pub(crate) fn describe(&self) -> TopicDescription {
+    /// What clients see of it, while the brokers of `sessions` are alive.
+    pub(crate) fn describe(&self, sessions: &Sessions) -> TopicDescription {
+        let offline = |replicas: &[BrokerId]| {
+            replicas.iter().filter(|replica| !sessions.contains_key(replica)).copied().collect()
+        };
         let describe = |handle: &PartitionHandle| PartitionDescription {
             id: handle.id,
             leader: handle.placement.leader,
             leader_epoch: handle.placement.epoch,
             replicas: handle.placement.replicas.clone(),
             isr: handle.placement.isr.clone(),
+            elr: handle.placement.elr.clone(),
+            offline: offline(&handle.placement.replicas),
             loss: handle.loss.as_deref().cloned(),
         };
         TopicDescription {

@@ -34,7 +34,8 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
-        self.counted("ListOffsets", self.find_offset(topic, partition, known, spec, isolation).await)
+        let found = self.counted("ListOffsets", self.find_offset(topic, partition, known, spec, isolation).await);
+        found.map_err(|error| self.naming_leader(topic, partition, error))
     }
 
     async fn find_offset(

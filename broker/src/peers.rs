@@ -16,7 +16,9 @@ mod suspect;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod wishes;
 
+use crate::config::InternalTls;
 use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::shard::{ShardMsg, ShardSender};
 use crate::secret::Secret;
@@ -93,6 +95,8 @@ pub(crate) struct Parts {
     pub(crate) me: BrokerId,
     /// Without one there are no streams at all.
     pub(crate) secret: Option<Secret>,
+    /// Without it what is said can be read and changed on the way.
+    pub(crate) tls: Option<InternalTls>,
     pub(crate) session: SessionHandle,
     pub(crate) store: Store,
     pub(crate) wal: Wal,
@@ -148,8 +152,8 @@ impl Peers {
     /// No links yet; `set` makes them, and the runner runs them.
     pub(crate) fn new(parts: Parts) -> (Peers, Runner) {
         let (begin, lanes) = unbounded_channel();
-        let Parts { cluster, me, secret, session, store, wal, links, shards, shard_of, meter } = parts;
-        let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()) });
+        let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, meter } = parts;
+        let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()), tls });
         let (meters, known) = (PeerMeters::new(&meter), Mutex::default());
         let shared = Shared { cluster, me, dialer, session, store, wal, links, shards, shard_of, meters, known, begin };
         (Peers { shared: Arc::new(shared) }, Runner { lanes })

@@ -6,6 +6,7 @@ use crate::broker::{Broker, Inner};
 use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::{Config, Listener};
+use crate::controller;
 use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
@@ -214,6 +215,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         cluster: cluster_id.clone(),
         me: config.id,
         secret: config.cluster_secret.clone(),
+        tls: config.internal_tls.clone(),
         session: session.clone(),
         store: store.clone(),
         wal: wal.clone(),
@@ -285,6 +287,12 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let until = shutdown.clone();
     tasks.spawn(async move {
         fleet.run(until).await;
+        Ok(())
+    });
+    // Elects, also where this broker is the only one.
+    let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
+    tasks.spawn(async move {
+        controls.await;
         Ok(())
     });
     broker.wait_for_proof().await;

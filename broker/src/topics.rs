@@ -27,12 +27,13 @@ impl Broker {
     /// All topics, by name.
     #[must_use]
     pub fn topics(&self) -> Vec<TopicDescription> {
-        self.inner().catalog.tables().topics().map(|topic| topic.describe()).collect()
+        let sessions = self.inner().alive.sessions();
+        self.inner().catalog.tables().topics().map(|topic| topic.describe(&sessions)).collect()
     }
 
     /// One topic.
     pub fn topic(&self, topic: &TopicRef) -> Result<TopicDescription, ApiError> {
-        self.inner().catalog.topic(topic).map(|topic| topic.describe())
+        self.inner().catalog.topic(topic).map(|topic| topic.describe(&self.inner().alive.sessions()))
     }
 
     /// Whether a Metadata request may create topics (`auto.create.topics.enable`).
@@ -72,7 +73,8 @@ impl Broker {
             config: topic.configs.clone(),
         };
         if topic.validate_only {
-            return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }.describe());
+            return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }
+                .describe(&self.inner().alive.sessions()));
         }
         let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs, placements };
         loop {
@@ -92,7 +94,7 @@ impl Broker {
         self.await_topic(id, partitions).await;
         let served = self.inner().catalog.by_id(id);
         let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
-        served.map(|topic| topic.describe()).ok_or_else(nobody_yet)
+        served.map(|topic| topic.describe(&self.inner().alive.sessions())).ok_or_else(nobody_yet)
     }
 
     /// Waits until all partitions of a topic are served, as far as this broker sees; not for ever: what is not by then will be,

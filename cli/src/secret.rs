@@ -1,6 +1,8 @@
-//! The cluster's secret as it was given: in a file or in a variable. Shows neither.
+//! What the brokers of a cluster prove to each other, as it was given: the secret, in a file or in a variable, and certificates. Shows
+//! none of it.
 
 use crate::failure::{Doing, Failure};
+use millpond_broker::config::InternalTls;
 use millpond_broker::secret::Secret;
 use serde::Deserialize;
 use std::convert::Infallible;
@@ -45,6 +47,26 @@ pub(crate) fn read(file: Option<&Path>, written: Option<&Written>) -> Result<Opt
     Secret::new(&bytes).map(Some).map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// Reads the certificates of the internal door: the authority's, the broker's own, and its key. All of them or none.
+pub(crate) fn read_tls(files: [Option<&Path>; 3]) -> Result<Option<InternalTls>, Failure> {
+    let [Some(ca), Some(certificate), Some(key)] = files else {
+        return match files {
+            [None, None, None] => Ok(None),
+            _ => Err(Failure::usage("--internal-tls-ca, --internal-tls-cert and --internal-tls-key go together")),
+        };
+    };
+    // A key may say of which kind it is before these words.
+    let pem = |file: &Path, words: &str| {
+        let bytes = std::fs::read(file).doing(format!("cannot read `{}`", file.display()))?;
+        match String::from_utf8_lossy(&bytes).contains(&format!("{words}-----")) {
+            true => Ok(bytes),
+            false => Err(Failure::usage(format!("`{}` holds no {} in PEM", file.display(), words.to_lowercase()))),
+        }
+    };
+    let (ca, certificate) = (pem(ca, "CERTIFICATE")?, pem(certificate, "CERTIFICATE")?);
+    Ok(Some(InternalTls { ca, certificate, key: pem(key, "PRIVATE KEY")? }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +90,24 @@ mod tests {
         assert!(refused(Some(&file), Some("hunter2")).contains("give one"));
         assert!(refused(None, Some("hunter2")).contains("at least 16"));
         assert!(refused(Some(&folder.path().join("none")), None).contains("none"));
+    }
+    #[test]
+    fn certificates_are_read_together_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).expect("the folder can be written");
+            file
+        };
+        let certificate = file("cert", "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
+        let key = file("key", "-----BEGIN EC PRIVATE KEY-----\nx\n-----END EC PRIVATE KEY-----\n");
+        let (certificate, key) = (Some(certificate.as_path()), Some(key.as_path()));
+        assert_eq!(read_tls([None; 3]).expect("none is fine"), None);
+        let all = read_tls([certificate, certificate, key]).expect("they are there").expect("all of them");
+        assert_eq!(format!("{all:?}"), "(certificates)");
+        let refused = |files| read_tls(files).expect_err("refused").to_string();
+        assert!(refused([certificate, None, key]).contains("go together"));
+        assert!(refused([certificate, key, key]).contains("no certificate in PEM"));
+        assert!(refused([certificate, certificate, certificate]).contains("no private key in PEM"));
     }
 }

@@ -1,11 +1,12 @@
 //! Settings of a broker: read from flags, variables and a file, in that order of precedence, and checked before anything starts.
-//! Opens nothing but the file, and that of the cluster's secret.
+//! Opens nothing but the file, and those that say what brokers prove to each other.
 
 use crate::failure::{Doing, Failure};
 use crate::metadata::{EtcdFiles, Login, Metadata};
 use crate::secret::{self, Written};
 use crate::telemetry::{TelemetrySettings, holds_credentials};
 use crate::units::ByteCount;
+use millpond_broker::config::InternalTls;
 use millpond_broker::secret::Secret;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -78,6 +79,15 @@ pub(crate) struct Settings {
     /// What the other brokers are told to connect to [default: the host of --grpc-advertise, or the address it listens on]
     #[arg(long, env = "MILLPOND_INTERNAL_ADVERTISE", value_name = "HOST:PORT")]
     pub(crate) internal_advertise: Option<String>,
+    /// Certificate of the authority that signed those of all brokers; encrypts what brokers say to each other
+    #[arg(long, env = "MILLPOND_INTERNAL_TLS_CA", value_name = "FILE.pem")]
+    pub(crate) internal_tls_ca: Option<PathBuf>,
+    /// Certificate of this broker, for the host that the others connect to
+    #[arg(long, env = "MILLPOND_INTERNAL_TLS_CERT", value_name = "FILE.pem")]
+    pub(crate) internal_tls_cert: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, env = "MILLPOND_INTERNAL_TLS_KEY", value_name = "FILE.pem")]
+    pub(crate) internal_tls_key: Option<PathBuf>,
     /// Memory for pages read from the object store [default: the broker's]
     #[arg(long, env = "MILLPOND_CACHE_MEMORY", value_name = "SIZE")]
     pub(crate) cache_memory: Option<ByteCount>,
@@ -123,11 +133,19 @@ pub(crate) struct Resolved {
     pub(crate) kafka: Door,
     pub(crate) http: SocketAddr,
     /// Where the other brokers come in, and what they have to know.
-    pub(crate) internal: Option<(Door, Secret)>,
+    pub(crate) internal: Option<Internal>,
     pub(crate) cache_memory: Option<ByteCount>,
     pub(crate) cache_disk: Option<ByteCount>,
     pub(crate) wal_bytes: Option<ByteCount>,
     pub(crate) auto_create_topics: bool,
+}
+
+/// The internal door, and what the other brokers have to know and to show there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Internal {
+    pub(crate) door: Door,
+    pub(crate) secret: Secret,
+    pub(crate) tls: Option<InternalTls>,
 }
 
 /// Where a door listens, and what its clients are told; `None` is the address it listens on.
@@ -185,6 +203,9 @@ impl Settings {
             cluster_secret: self.cluster_secret.or(other.cluster_secret),
             internal_listen: self.internal_listen.or(other.internal_listen),
             internal_advertise: self.internal_advertise.or(other.internal_advertise),
+            internal_tls_ca: self.internal_tls_ca.or(other.internal_tls_ca),
+            internal_tls_cert: self.internal_tls_cert.or(other.internal_tls_cert),
+            internal_tls_key: self.internal_tls_key.or(other.internal_tls_key),
             cache_memory: self.cache_memory.or(other.cache_memory),
             cache_disk: self.cache_disk.or(other.cache_disk),
             wal_bytes: self.wal_bytes.or(other.wal_bytes),
@@ -200,7 +221,9 @@ impl Settings {
         let kafka = door("kafka", self.kafka_listen, KAFKA_PORT, self.kafka_advertise, insecure)?;
         let http = self.http_listen.unwrap_or(loopback(HTTP_PORT));
         let secret = secret::read(self.cluster_secret_file.as_deref(), self.cluster_secret.as_ref())?;
-        let internal = internal(secret, &grpc, self.internal_listen, self.internal_advertise)?;
+        let files = [self.internal_tls_ca, self.internal_tls_cert, self.internal_tls_key];
+        let tls = secret::read_tls(files.each_ref().map(Option::as_deref))?;
+        let internal = internal(secret, tls, &grpc, self.internal_listen, self.internal_advertise)?;
         let cluster = self.cluster.unwrap_or_else(|| "millpond".to_owned());
         let files = EtcdFiles {
             ca: self.etcd_ca,
@@ -296,12 +319,13 @@ fn door(
 /// The internal door: beside the gRPC door unless told otherwise. What comes in by it is proven, so it needs no `--insecure`.
 fn internal(
     secret: Option<Secret>,
+    tls: Option<InternalTls>,
     grpc: &Door,
     listen: Option<SocketAddr>,
     advertise: Option<String>,
-) -> Result<Option<(Door, Secret)>, Failure> {
+) -> Result<Option<Internal>, Failure> {
     let Some(secret) = secret else {
-        return match listen.is_some() || advertise.is_some() {
+        return match listen.is_some() || advertise.is_some() || tls.is_some() {
             true => Err(Failure::usage(
                 "the internal door is for brokers that share a secret; give --cluster-secret-file or MILLPOND_CLUSTER_SECRET",
             )),
@@ -317,7 +341,7 @@ fn internal(
     let host = grpc.advertise.as_ref().and_then(|advertise| advertise.rsplit_once(':')).map(|(host, _)| host);
     let beside = host.filter(|_| listen.port() != 0).map(|host| format!("{host}:{}", listen.port()));
     let door = door("internal", Some(listen), INTERNAL_PORT, advertise.or(beside), true)?;
-    Ok(Some((door, secret)))
+    Ok(Some(Internal { door, secret, tls }))
 }
 
 fn object_store(url: String) -> Result<String, Failure> {
@@ -362,7 +386,7 @@ mod tests {
             let mut settings = least();
             settings.cluster_secret = Some("sixteen bytes at least".parse().expect("any text will do"));
             change(&mut settings);
-            settings.resolve().expect("it can work").internal.expect("there is a secret").0
+            settings.resolve().expect("it can work").internal.expect("there is a secret").door
         };
         assert_eq!(least().resolve().expect("no secret is fine").internal, None);
         let any = SocketAddr::from(([0; 4], 7400));
@@ -383,10 +407,10 @@ mod tests {
         let mut open = least();
         (open.grpc_listen, open.insecure, open.grpc_advertise) = (Some(any), Some(true), Some("host:7400".to_owned()));
         open.cluster_secret = Some("sixteen bytes at least".parse().expect("any text will do"));
-        let found = open.clone().resolve().expect("it can work").internal.expect("there is a secret").0;
+        let found = open.clone().resolve().expect("it can work").internal.expect("there is a secret").door;
         check(found, "0.0.0.0:7401", Some("host:7401"));
         open.internal_advertise = Some("other:1".to_owned());
-        let found = open.resolve().expect("it can work").internal.expect("there is a secret").0;
+        let found = open.resolve().expect("it can work").internal.expect("there is a secret").door;
         check(found, "0.0.0.0:7401", Some("other:1"));
         let mut lonely = least();
         lonely.internal_listen = Some(any);

@@ -32,6 +32,17 @@ pub const ERROR_DOMAIN: &str = "millpond";
 /// Key in the metadata of `google.rpc.ErrorInfo` that says whether the same request may succeed later: `true` or `false`.
 pub const ERROR_RETRIABLE: &str = "retriable";
 
+/// Key in the same metadata that is there, and `true`, if the request may have taken effect all the same.
+pub const ERROR_MAYBE_DONE: &str = "maybe_done";
+
+/// Keys in the same metadata that say who leads the partition, where another broker was asked: its id, its epoch, and where it speaks
+/// gRPC, `host:port`.
+pub const ERROR_LEADER: &str = "leader";
+/// See `ERROR_LEADER`.
+pub const ERROR_LEADER_EPOCH: &str = "leader_epoch";
+/// See `ERROR_LEADER`.
+pub const ERROR_LEADER_GRPC: &str = "leader_grpc";
+
 /// Largest message either side accepts, in bytes: the largest batch (`limits::BATCH_BYTES_MAX`) and 1 MiB for what is around it.
 pub const MESSAGE_BYTES_MAX: usize = millpond_log::limits::BATCH_BYTES_MAX as usize + (1 << 20);
 

@@ -1,6 +1,7 @@
 //! Calls to another broker: the connection, the challenge and the proof. Nothing is said to a broker that has not proven itself.
 
 use super::proof::{PROOF_BYTES, Pair, Prover};
+use crate::config::InternalTls;
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;
 use millpond_log::BrokerId;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::metadata::{MetadataMap, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
 /// Metadata of a call: the calling broker's number.
@@ -53,6 +54,7 @@ pub(super) enum CallError {
 pub(super) struct Dialer {
     pub(super) me: BrokerId,
     pub(super) prover: Prover,
+    pub(super) tls: Option<InternalTls>,
 }
 
 /// A connection to a broker that has proven itself. Cheap to clone.
@@ -74,9 +76,46 @@ impl Dialer {
             }
             Err(error) => return Err(unreachable(error.to_string())),
         };
-        let channel = over(stream, address).await.map_err(|error| unreachable(error.to_string()))?;
+        let channel = timeout(CONNECT_PATIENCE, self.over(stream, address)).await;
+        let channel = channel.map_err(|_| unreachable("no HTTP/2 in time".to_owned()))?;
+        let channel = channel.map_err(|error| unreachable(self.explain(&error)))?;
         let proven = timeout(CONNECT_PATIENCE, self.introduce(broker, address, channel)).await;
         proven.unwrap_or_else(|_| Err(unreachable("no answer to the challenge in time".to_owned())))
+    }
+
+    /// HTTP/2 over one connection, which is not opened again by itself: its end is news.
+    async fn over(&self, stream: TcpStream, address: &str) -> Result<Channel, tonic::transport::Error> {
+        let mut stream = Some(TokioIo::new(stream));
+        let once = tower::service_fn(move |_| {
+            let stream = stream.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
+            std::future::ready(stream)
+        });
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+            .initial_stream_window_size(ANSWER_WINDOW_BYTES)
+            .initial_connection_window_size(ANSWER_WINDOW_BYTES)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
+        if let Some(InternalTls { ca, certificate, key }) = &self.tls {
+            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+            endpoint = endpoint.tls_config(tls.identity(Identity::from_pem(certificate, key)))?;
+        }
+        endpoint.connect_with_connector(once).await
+    }
+
+    /// An error with all that is behind it, and what it may come of.
+    fn explain(&self, error: &dyn std::error::Error) -> String {
+        let mut said = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            said = format!("{said}: {error}");
+            source = error.source();
+        }
+        match self.tls {
+            Some(_) => format!("{said} (its certificate has to be for that host, and signed by --internal-tls-ca)"),
+            None => format!("{said} (this broker uses no TLS; the other one may)"),
+        }
     }
 
     async fn introduce(&self, broker: BrokerId, address: &str, channel: Channel) -> Result<Caller, CallError> {
@@ -86,7 +125,11 @@ impl Dialer {
         let answer = IntroductionClient::new(channel.clone()).challenge(request).await;
         let answer = answer.map_err(|status| CallError::Unreachable {
             address: address.to_owned(),
-            reason: status.message().to_owned(),
+            // What the other broker says needs no explanation.
+            reason: match std::error::Error::source(&status) {
+                Some(source) => self.explain(source),
+                None => status.message().to_owned(),
+            },
         })?;
         let answer = answer.into_inner();
         if !self.prover.callee_is_proven(pair, &nonce, &answer.challenge, &answer.proof) {
@@ -121,23 +164,6 @@ pub(super) async fn connect(address: &str) -> io::Result<TcpStream> {
     // What is written is complete: nothing is gained by waiting for more.
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// HTTP/2 over one connection, which is not opened again by itself: its end is news.
-async fn over(stream: TcpStream, address: &str) -> Result<Channel, tonic::transport::Error> {
-    let mut stream = Some(TokioIo::new(stream));
-    let once = tower::service_fn(move |_| {
-        let stream = stream.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
-        std::future::ready(stream)
-    });
-    Endpoint::from_shared(format!("http://{address}"))?
-        .initial_stream_window_size(ANSWER_WINDOW_BYTES)
-        .initial_connection_window_size(ANSWER_WINDOW_BYTES)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .connect_with_connector(once)
-        .await
 }
 
 /// The broker that a call claims to come from, and its proof.

@@ -4,6 +4,7 @@ use super::caller::claimed;
 use super::proof::{PROOF_BYTES, Pair, Prover};
 use super::receive::{Proven, ReplicationService};
 use super::{MESSAGE_BYTES_MAX, Peers, Shared};
+use crate::config::InternalTls;
 use bytes::Bytes;
 use futures::Stream;
 use millpond_log::BrokerId;
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
 /// Most streams and calls of one connection.
@@ -46,7 +47,13 @@ impl Peers {
         let replication = ReplicationServer::new(replication).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let guard = Guard { shared: Arc::clone(&self.shared), prover: dialer.prover, challenge };
         let guarded = tonic::service::interceptor::InterceptedService::new(replication, move |call| guard.check(call));
-        Server::builder()
+        let mut server = Server::builder();
+        if let Some(InternalTls { ca, certificate, key }) = dialer.tls {
+            let identity = Identity::from_pem(certificate, key);
+            server = server
+                .tls_config(ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(ca)))?;
+        }
+        server
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)

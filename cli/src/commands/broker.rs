@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::parent;
-use crate::settings::{Door, Resolved, Settings};
+use crate::settings::{Door, Internal, Resolved, Settings};
 use crate::store::Missing;
 use crate::telemetry::{Telemetry, TelemetrySettings};
 use millpond_broker::config::{Config, Listener};
@@ -54,9 +54,9 @@ fn instance(resolved: &Resolved) -> String {
 fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
     let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
     let defaults = Config::local(resolved.data_dir);
-    let (internal, cluster_secret) = match resolved.internal {
-        Some((door, secret)) => (listener(door), Some(secret)),
-        None => (defaults.internal.clone(), None),
+    let (internal, cluster_secret, internal_tls) = match resolved.internal {
+        Some(Internal { door, secret, tls }) => (listener(door), Some(secret), tls),
+        None => (defaults.internal.clone(), None, None),
     };
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
@@ -67,6 +67,7 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         http: Listener { bind: resolved.http, advertise: None },
         internal,
         cluster_secret,
+        internal_tls,
         otlp: telemetry.otlp.clone(),
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),

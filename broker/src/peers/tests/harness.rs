@@ -1,5 +1,6 @@
 //! Nodes: a WAL, shards, links and a door each, over one metadata store; and a proxy that cuts connections.
 
+use crate::config::InternalTls;
 use crate::metrics::Metrics;
 use crate::partitions::links::Links;
 use crate::partitions::shard::{self, Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
@@ -60,6 +61,7 @@ pub(super) async fn store() -> Store {
 /// How a node differs from the others.
 pub(super) struct Settings {
     pub(super) secret: Option<Secret>,
+    pub(super) tls: Option<InternalTls>,
     pub(super) cluster: &'static str,
     pub(super) wal_bytes: u64,
     pub(super) memory_bytes: u64,
@@ -69,7 +71,14 @@ pub(super) struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { secret: secret(), cluster: CLUSTER, wal_bytes: 256 << 20, memory_bytes: 8 << 20, gated: false }
+        Settings {
+            secret: secret(),
+            tls: None,
+            cluster: CLUSTER,
+            wal_bytes: 256 << 20,
+            memory_bytes: 8 << 20,
+            gated: false,
+        }
     }
 }
 
@@ -174,6 +183,7 @@ impl Node {
             cluster: settings.cluster.to_owned(),
             me: broker,
             secret: settings.secret,
+            tls: settings.tls,
             session,
             store: store.clone(),
             wal: wal.clone(),
@@ -316,6 +326,30 @@ pub(super) fn batch(bytes: usize, salt: u64) -> Batch {
     let timestamp = TimestampMs(1_000 + salt.cast_signed());
     builder.push(NewRecord { timestamp, key: None, value: Some(&value), headers: &[] });
     builder.build()
+}
+
+/// An authority of a test's own.
+pub(super) struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    pub(super) fn new() -> Authority {
+        let key = rcgen::KeyPair::generate().expect("keys can be made");
+        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("it signs itself").pem();
+        Authority { issuer: rcgen::Issuer::new(params, key), pem }
+    }
+
+    /// A certificate for `host`, and whom it trusts: this authority.
+    pub(super) fn sign(&self, host: &str) -> InternalTls {
+        let key = rcgen::KeyPair::generate().expect("keys can be made");
+        let params = rcgen::CertificateParams::new(vec![host.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.issuer).expect("it is signed").pem().into_bytes();
+        InternalTls { ca: self.pem.clone().into_bytes(), certificate, key: key.serialize_pem().into_bytes() }
+    }
 }
 
 /// A proxy that ends each connection after a number of bytes that it draws, until it is told to let them be.

@@ -1,6 +1,7 @@
 //! Who may speak at the internal door, and what happens to nonsense.
 
 use super::harness::*;
+use crate::config::InternalTls;
 use crate::peers::caller::{CallError, Dialer};
 use crate::peers::proof::Prover;
 use crate::peers::{Peer, wire};
@@ -19,11 +20,11 @@ use tonic::{Code, Status};
 
 fn dialer(me: u32, secret: &str, cluster: &str) -> Dialer {
     let secret = Secret::new(secret.as_bytes()).expect("it is long enough");
-    Dialer { me: BrokerId(me), prover: Prover::new(secret, cluster.to_owned()) }
+    Dialer { me: BrokerId(me), prover: Prover::new(secret, cluster.to_owned()), tls: None }
 }
 
 fn rightful(me: u32) -> Dialer {
-    Dialer { me: BrokerId(me), prover: Prover::new(secret().expect("there is one"), CLUSTER.to_owned()) }
+    Dialer { me: BrokerId(me), prover: Prover::new(secret().expect("there is one"), CLUSTER.to_owned()), tls: None }
 }
 
 fn address(node: &Node) -> String {
@@ -92,6 +93,35 @@ async fn a_broker_without_a_secret_takes_part_in_no_replication() {
     let sessions = store.load().await.expect("the store is up").sessions;
     assert!(sessions.contains_key(&BrokerId(2)) && sessions[&BrokerId(2)].value.internal.is_none());
     for node in [one, without] {
+        node.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_certificates_only_those_of_the_authority_are_spoken_to() {
+    let (store, ours, theirs) = (store().await, Authority::new(), Authority::new());
+    let tls = Some(ours.sign("127.0.0.1"));
+    let node = Node::start_as(1, &store, Settings { tls: tls.clone(), ..Settings::default() }).await;
+    let address = address(&node);
+    let call = |tls: Option<InternalTls>| {
+        let (dialer, address) = (Dialer { tls, ..rightful(2) }, address.clone());
+        async move { dialer.call(BrokerId(1), &address).await }
+    };
+    call(tls).await.expect("it is served");
+    let signed =
+        |by: &Authority, trusts: &Authority, host: &str| Some(InternalTls { ca: trusts.sign("x").ca, ..by.sign(host) });
+    // Who shows nothing, who shows what somebody else signed, who does not trust ours: all know the secret.
+    for stranger in [None, signed(&theirs, &ours, "127.0.0.1"), signed(&ours, &theirs, "127.0.0.1")] {
+        let refused = call(stranger).await.err().expect("refused");
+        assert!(matches!(refused, CallError::Unreachable { .. }), "{refused}");
+        assert!(refused.to_string().contains("TLS") || refused.to_string().contains("--internal-tls-ca"), "{refused}");
+    }
+    // A broker whose certificate is for another host is not taken for this one.
+    let moved = Node::start_as(3, &store, Settings { tls: Some(ours.sign("10.1.2.3")), ..Settings::default() }).await;
+    let dialer = Dialer { tls: Some(ours.sign("127.0.0.1")), ..rightful(2) };
+    let refused = dialer.call(BrokerId(3), moved.peer.address.as_deref().expect("it has a door")).await.err();
+    assert!(refused.is_some_and(|refused| refused.to_string().contains("--internal-tls-ca")));
+    for node in [node, moved] {
         node.end().await;
     }
 }
@@ -192,6 +222,7 @@ async fn nonsense_ends_a_stream_and_changes_nothing() {
         "as many batches",
     )
     .await;
+    // Rule R13: what does not match its checksum is neither appended nor acknowledged.
     check(|push| damage(push, -1), "R13").await;
     check(|push| damage(push, 16), "malformed").await;
     check(|push| damage(push, 0), "malformed").await;

@@ -175,6 +175,23 @@ async fn a_partition_that_is_not_there_yet_is_pushed_to_once_it_is() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_is_replicated_over_tls() {
+    let (store, authority) = (store().await, Authority::new());
+    let settings = || Settings { tls: Some(authority.sign("127.0.0.1")), ..Settings::default() };
+    let (mut one, mut two) = (Node::start_as(1, &store, settings()).await, Node::start_as(2, &store, settings()).await);
+    one.open(partition(0));
+    two.open(partition(0));
+    let nodes = [&one, &two];
+    meet(&nodes);
+    assign(partition(0), &nodes, 2, &nodes, 1);
+    acknowledged((0..50).map(|salt| one.produce(partition(0), batch(40_000, salt), Acks::All)).collect()).await;
+    same_logs(&nodes, partition(0), 50).await;
+    for node in [one, two] {
+        node.end().await;
+    }
+}
+
 /// Rule E1a: of a killed broker two others know at once. Its lease would have lasted ten minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_session_of_a_killed_broker_is_ended_by_those_who_were_refused() {

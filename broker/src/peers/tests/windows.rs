@@ -136,7 +136,8 @@ async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_d
         acknowledged(vec![leader.produce(partition(0), batch(256 << 10, salt), Acks::All)]).await;
     }
     node.open(partition(0));
-    let dialer = Dialer { me: BrokerId(2), prover: Prover::new(secret().expect("there is one"), CLUSTER.to_owned()) };
+    let dialer =
+        Dialer { me: BrokerId(2), prover: Prover::new(secret().expect("there is one"), CLUSTER.to_owned()), tls: None };
     let address = node.peer.address.clone().expect("it has a door");
     let caller = dialer.call(BrokerId(1), &address).await.expect("it is served");
     let (frames, outgoing) = tokio::sync::mpsc::channel(1);
