@@ -4,14 +4,15 @@
 
 use crate::api::{AcceptedLoss, ApiError, PartitionLoss, TopicRef};
 use crate::broker::{Broker, stopping};
-use crate::catalog::{PartitionHandle, Placement, Topic};
-use crate::server::decode_root;
+use crate::catalog::{PartitionHandle, Topic};
+use crate::replicas::decode_root;
 use crate::topics::unavailable;
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord};
 use millpond_log::{ErrorCode, PartitionId};
 use millpond_metadata::store::{Outcome, Session, UncleanElection, Versioned};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl Broker {
     /// Accepts that what only a lost replica held is gone: this broker leads the partition from what it has left (rule E7).
@@ -36,7 +37,7 @@ impl Broker {
         if validate_only {
             return Ok(AcceptedLoss { topic: name.to_owned(), loss: PartitionLoss::clone(&loss), leader_epoch: None });
         }
-        let (session, seen) = self.elect_unclean(&handle, &loss).await?;
+        let seen = self.elect_unclean(&handle, &loss).await?;
         let (record, epoch) = (seen.value.clone(), seen.value.epoch);
         self.forget_damage([handle.id]).await;
         tracing::warn!(
@@ -48,18 +49,20 @@ impl Broker {
             cause = loss.cause,
             "a loss was accepted; the partition is led again"
         );
-        self.lead(&session, &handle, seen);
+        let local = handle.local()?;
+        self.inner().alive.assign(&local.shard, handle.id, &seen);
         // Whoever is told that it is led finds it led.
-        handle
+        local
             .view
             .clone()
             .wait_for(|view| view.visible.leads && view.visible.end_proven)
             .await
             .map_err(|_| stopping())?;
-        let mut partitions = topic.partitions.clone();
-        let led = PartitionHandle { placement: Placement::from(&record), loss: None, ..handle };
-        partitions[index as usize] = led;
-        self.inner().catalog.put(Topic { record: topic.record.clone(), config: topic.config.clone(), partitions });
+        let led = |topic: Option<&Arc<Topic>>| {
+            let handle = topic.and_then(|topic| topic.partitions.get(index as usize));
+            handle.is_none_or(|handle| handle.placement.epoch >= record.epoch && handle.loss.is_none())
+        };
+        self.inner().catalog.until(topic.record.id, led).await;
         let topic = name.to_owned();
         Ok(AcceptedLoss { topic, loss: PartitionLoss::clone(&loss), leader_epoch: Some(epoch) })
     }
@@ -79,7 +82,7 @@ impl Broker {
         &self,
         handle: &PartitionHandle,
         loss: &PartitionLoss,
-    ) -> Result<(Session, Versioned<PartitionRecord>), ApiError> {
+    ) -> Result<Versioned<PartitionRecord>, ApiError> {
         loop {
             let session = self.session()?;
             let election = self.decide_acceptance(&session, handle, loss).await?;
@@ -92,7 +95,7 @@ impl Broker {
             };
             match outcome {
                 Outcome::Committed { revision } => {
-                    return Ok((session, Versioned { value: election.acceptance.next, revision }));
+                    return Ok(Versioned { value: election.acceptance.next, revision });
                 }
                 Outcome::Fenced => return Err(stopping()),
                 Outcome::Conflict | Outcome::Unknown => {}
@@ -107,11 +110,12 @@ impl Broker {
         loss: &PartitionLoss,
     ) -> Result<UncleanElection, ApiError> {
         let store = &self.inner().store;
-        let (partition, visible) = (handle.id, handle.view.borrow().visible);
+        let local = handle.local()?;
+        let (partition, visible) = (handle.id, local.view.borrow().visible);
         let gone = || ApiError::new(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted");
         let seen = store.partition(partition).await.map_err(|error| unavailable(&error))?.ok_or_else(gone)?;
         let root = store.tier_root(partition).await.map_err(|error| unavailable(&error))?;
-        let opened = handle.view.borrow().manifest.seq;
+        let opened = local.view.borrow().manifest.seq;
         let tier_root = decode_root(partition, root.as_ref())
             .ok()
             .filter(|root| root.value.seq == opened)

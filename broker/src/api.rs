@@ -6,6 +6,7 @@ use millpond_log::{
     Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, TimestampMs, TopicId,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a request, or its part for one partition, was refused.
@@ -18,13 +19,32 @@ pub struct ApiError {
     pub message: String,
     /// When to come back, if the broker asks for a pause.
     pub retry_after: Option<Duration>,
+    /// Whether the request may have taken effect all the same, or may yet.
+    pub maybe_done: bool,
+    /// Who leads the partition, where that is why and another is known to.
+    pub leader: Option<Box<CurrentLeader>>,
 }
 
 impl ApiError {
     /// An error with its message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> ApiError {
-        ApiError { code, message: message.into(), retry_after: None }
+        ApiError { code, message: message.into(), retry_after: None, maybe_done: false, leader: None }
     }
+
+    /// The same error, of a request that may have taken effect.
+    #[must_use]
+    pub(crate) fn in_doubt(self) -> ApiError {
+        ApiError { maybe_done: true, ..self }
+    }
+}
+
+/// Who leads a partition, and where it is reached (KIP-951).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CurrentLeader {
+    /// The epoch it leads in.
+    pub epoch: LeaderEpoch,
+    /// The broker.
+    pub broker: BrokerDescription,
 }
 
 /// A topic, as the client named it.
@@ -115,6 +135,20 @@ pub struct FetchPartition {
     pub current_leader_epoch: Option<LeaderEpoch>,
     /// Epoch of the record before `offset`, as the client read it; `None` if it does not ask to have that checked.
     pub last_fetched_epoch: Option<LeaderEpoch>,
+    /// Who asks, and what follows from that for whom it may read from.
+    pub reader: Reader,
+}
+
+/// Which replicas a reader may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Reader {
+    /// Whichever it asks.
+    #[default]
+    Anywhere,
+    /// The same; a leader sends it to a replica in this rack, if there is one (KIP-392).
+    InRack(Arc<str>),
+    /// The leader only: its version of the protocol knows no other.
+    OfLeader,
 }
 
 /// The answer for one partition, in the request's order.
@@ -130,6 +164,8 @@ pub struct FetchedPartition {
     pub batches: Vec<Batch>,
     /// Aborted transactions overlapping `batches`, by first offset; `None` unless `ReadCommitted`.
     pub aborted: Option<Vec<AbortedTxn>>,
+    /// The replica to read from instead, which is nearer to the client (KIP-392). Then there are no batches.
+    pub preferred: Option<BrokerId>,
     /// The log is not the one the client has read, by `last_fetched_epoch`: where it still is (KIP-595). Then there are no batches.
     pub diverging: Option<EpochEnd>,
     /// Why there is nothing, if that is so.
@@ -223,6 +259,10 @@ pub struct PartitionDescription {
     pub replicas: Vec<BrokerId>,
     /// Whose copies are complete.
     pub isr: Vec<BrokerId>,
+    /// Who is not in sync, and still holds everything committed (rule I2).
+    pub elr: Vec<BrokerId>,
+    /// Who of the replicas is not alive.
+    pub offline: Vec<BrokerId>,
     /// Why nobody may lead it any more, if that is so (rule B4).
     pub loss: Option<PartitionLoss>,
 }

@@ -2,14 +2,16 @@
 //!
 //! Produce is here; reads are in `fetch` and `offsets`, topics in `topics`. No method decides: they look up, hand on and wait.
 
+use crate::alive::{self, Alive};
 use crate::api::*;
 use crate::budget::{Budget, Doors};
-use crate::catalog::{Catalog, PartitionHandle, Topic};
+use crate::catalog::{Catalog, Local, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
 use crate::loss;
 use crate::metrics::Metrics;
 use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
+use crate::peers::Peers;
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;
 use crate::session::SessionHandle;
@@ -40,10 +42,12 @@ pub(crate) struct Inner {
     pub(crate) cluster_id: String,
     pub(crate) rid: Rid,
     pub(crate) session: SessionHandle,
-    pub(crate) addresses: BrokerDescription,
+    pub(crate) alive: Alive,
     pub(crate) store: Store,
     pub(crate) catalog: Catalog,
     pub(crate) shards: Vec<ShardSender>,
+    /// The streams to the other brokers.
+    pub(crate) peers: Peers,
     pub(crate) wal: Wal,
     pub(crate) tier: TierHandle,
     pub(crate) tiered: Arc<Tiered>,
@@ -56,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) connections: Doors,
     /// Held while topics are created, grown, altered or deleted.
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
+    /// Held while a manifest is read for readers.
+    pub(crate) manifest_reads: tokio::sync::Mutex<()>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -112,8 +118,8 @@ impl Broker {
     /// Waits while the broker's produce memory is full, until `timeout`.
     ///
     /// # Errors
-    /// At once: nothing was appended. From the future: `REQUEST_TIMED_OUT` and `NOT_LEADER_OR_FOLLOWER` may have happened;
-    /// the same batch with the same sequence settles it. Everything else did not happen.
+    /// At once: nothing was appended. From the future: it may have happened if the error says so, and the same batch with the same
+    /// sequence settles it; else it did not.
     pub async fn produce(
         &self,
         request: ProduceRequest,
@@ -129,23 +135,29 @@ impl Broker {
             otel.status_code = Empty,
         );
         let deadline = started + request.timeout;
+        let (named, partition) = (request.topic.clone(), request.partition);
         let begun = self.begin_produce(request, deadline, &span).instrument(span.clone()).await;
-        let Begun { topic, handle, size, records, answer } =
-            begun.inspect_err(|error| failed(&self.inner.metrics, &span, error))?;
-        let metrics = Arc::clone(&self.inner.metrics);
+        let Begun { topic, local, size, records, answer } = begun.map_err(|error| {
+            failed(&self.inner.metrics, &span, &error);
+            self.naming_leader(&named, partition, error)
+        })?;
+        let broker = self.clone();
         let committed = async move {
             let appended = tokio::time::timeout_at(deadline.into(), answer)
                 .await
-                .map_err(|_| timed_out("the batch was not committed in time; it may still be"))
-                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping())))
-                .inspect_err(|error| failed(&metrics, &tracing::Span::current(), error))?;
+                .map_err(|_| timed_out("the batch was not committed in time; it may still be").in_doubt())
+                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping().in_doubt())))
+                .map_err(|error| {
+                    failed(&broker.inner.metrics, &tracing::Span::current(), &error);
+                    broker.naming_leader(&TopicRef::Id(topic.record.id), partition, error)
+                })?;
             tracing::Span::current().record("base_offset", appended.base.0);
             tracing::debug!("committed");
-            metrics.produced(size, records, clock::monotonic() - started);
+            broker.metrics().produced(size, records, clock::monotonic() - started);
             let stamped = topic.config.timestamp_type == TimestampType::LogAppendTime;
             Ok(Produced {
                 base_offset: appended.base,
-                log_start: handle.view.borrow().visible.log_start,
+                log_start: local.view.borrow().visible.log_start,
                 append_time: stamped.then_some(appended.append_time),
             })
         };
@@ -165,6 +177,7 @@ impl Broker {
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
         }
+        let local = handle.local()?.clone();
         if acks != Acks::All && !self.inner.session.is_fresh() {
             return Err(stale(ErrorCode::NotLeaderOrFollower));
         }
@@ -179,8 +192,8 @@ impl Broker {
         };
         let spans = ProduceSpans { append: tracing::debug_span!("append"), produce: span.clone() };
         let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply, spans };
-        handle.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
-        Ok(Begun { topic, handle, size, records, answer })
+        local.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
+        Ok(Begun { topic, local, size, records, answer })
     }
 
     /// Checks a batch and takes what it needs: memory until it is durable, and room in the WAL.
@@ -211,10 +224,11 @@ impl Broker {
     /// The cluster.
     #[must_use]
     pub fn describe_cluster(&self) -> ClusterDescription {
+        let sessions = self.inner.alive.sessions();
         ClusterDescription {
             id: self.inner.cluster_id.clone(),
-            controller: Some(self.id()),
-            brokers: vec![self.inner.addresses.clone()],
+            controller: self.inner.alive.controller(),
+            brokers: sessions.iter().map(|(id, seen)| alive::describe(*id, &seen.value)).collect(),
         }
     }
 
@@ -227,7 +241,8 @@ impl Broker {
     /// State of one partition's log.
     pub fn partition_status(&self, partition: PartitionId) -> Result<PartitionStatus, ApiError> {
         let handle = self.partition(&TopicRef::Id(partition.topic), partition.index)?;
-        let view = handle.view.borrow().clone();
+        let named = |error| self.naming_leader(&TopicRef::Id(partition.topic), partition.index, error);
+        let view = handle.local().map_err(named)?.view.borrow().clone();
         Ok(PartitionStatus {
             log_start: view.visible.log_start,
             tiered_end: view.visible.tiered_end,
@@ -242,7 +257,7 @@ impl Broker {
 /// A batch that has its place in the queue of its shard.
 struct Begun {
     topic: Arc<Topic>,
-    handle: PartitionHandle,
+    local: Local,
     size: u64,
     records: u64,
     answer: oneshot::Receiver<Result<replica::Appended, ApiError>>,

@@ -1,18 +1,24 @@
 //! The topics this broker knows: names, ids, settings and the handles of their partitions. An image of the metadata store, never its source.
 
+use crate::alive::Sessions;
 use crate::api::{ApiError, PartitionDescription, PartitionLoss, TopicDescription, TopicRef};
 use crate::partitions::shard::ShardSender;
 use crate::partitions::view::ViewReceiver;
+use crate::refusals::not_leader;
 use millpond_core::records::{PartitionRecord, TopicRecord};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, PartitionId, TopicId};
+use millpond_metadata::kv::Revision;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use tokio::sync::watch;
 
 /// One topic and how to reach its partitions.
 pub(crate) struct Topic {
     /// What the metadata store has of it.
     pub(crate) record: TopicRecord,
+    /// Revision of that.
+    pub(crate) revision: Revision,
     /// Its settings, parsed.
     pub(crate) config: TopicConfig,
     pub(crate) partitions: Vec<PartitionHandle>,
@@ -22,11 +28,25 @@ pub(crate) struct Topic {
 #[derive(Clone)]
 pub(crate) struct PartitionHandle {
     pub(crate) id: PartitionId,
-    pub(crate) shard: ShardSender,
-    pub(crate) view: ViewReceiver,
+    /// The replica on this broker, if it holds one that is open.
+    pub(crate) local: Option<Local>,
     pub(crate) placement: Placement,
     /// Why nobody may lead it, if that is so.
     pub(crate) loss: Option<Arc<PartitionLoss>>,
+}
+
+/// A replica that is open on this broker.
+#[derive(Clone)]
+pub(crate) struct Local {
+    pub(crate) shard: ShardSender,
+    pub(crate) view: ViewReceiver,
+}
+
+impl PartitionHandle {
+    /// The replica on this broker.
+    pub(crate) fn local(&self) -> Result<&Local, ApiError> {
+        self.local.as_ref().ok_or_else(not_leader)
+    }
 }
 
 /// Who holds a partition, as the metadata store says.
@@ -36,6 +56,7 @@ pub(crate) struct Placement {
     pub(crate) epoch: LeaderEpoch,
     pub(crate) replicas: Vec<BrokerId>,
     pub(crate) isr: Vec<BrokerId>,
+    pub(crate) elr: Vec<BrokerId>,
 }
 
 impl From<&PartitionRecord> for Placement {
@@ -45,14 +66,20 @@ impl From<&PartitionRecord> for Placement {
             epoch: record.epoch,
             replicas: record.replicas.clone(),
             isr: record.isr.iter().map(|rid| rid.broker).collect(),
+            elr: record.elr.iter().map(|rid| rid.broker).collect(),
         }
     }
 }
 
 /// All topics, by name and by id. Readers take a snapshot; a change replaces the tables.
-#[derive(Default)]
 pub(crate) struct Catalog {
-    tables: RwLock<Arc<Tables>>,
+    tables: watch::Sender<Arc<Tables>>,
+}
+
+impl Default for Catalog {
+    fn default() -> Catalog {
+        Catalog { tables: watch::Sender::new(Arc::default()) }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -64,27 +91,48 @@ pub(crate) struct Tables {
 impl Catalog {
     /// The tables as they are now.
     pub(crate) fn tables(&self) -> Arc<Tables> {
-        // A panic cannot leave the tables half changed: they are replaced whole.
-        Arc::clone(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.tables.borrow())
     }
 
     /// Adds a topic, or replaces the one of this id.
     pub(crate) fn put(&self, topic: Topic) -> Arc<Topic> {
         let topic = Arc::new(topic);
-        let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let tables = Arc::make_mut(&mut guard);
-        tables.by_name.insert(topic.record.name.to_string(), Arc::clone(&topic));
-        tables.by_id.insert(topic.record.id, Arc::clone(&topic));
+        self.tables.send_modify(|tables| {
+            let tables = Arc::make_mut(tables);
+            tables.by_name.insert(topic.record.name.to_string(), Arc::clone(&topic));
+            tables.by_id.insert(topic.record.id, Arc::clone(&topic));
+        });
         topic
     }
 
     /// Removes a topic.
     pub(crate) fn remove(&self, id: TopicId) -> Option<Arc<Topic>> {
-        let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let tables = Arc::make_mut(&mut guard);
-        let topic = tables.by_id.remove(&id)?;
-        tables.by_name.remove(topic.record.name.as_str());
-        Some(topic)
+        let mut removed = None;
+        self.tables.send_if_modified(|tables| {
+            if !tables.by_id.contains_key(&id) {
+                return false;
+            }
+            let tables = Arc::make_mut(tables);
+            removed = tables.by_id.remove(&id);
+            let name = removed.as_ref().map(|topic| topic.record.name.to_string());
+            // A topic that was made anew under the same name stays.
+            if let Some(name) = name.filter(|name| tables.by_name.get(name).is_some_and(|now| now.record.id == id)) {
+                tables.by_name.remove(&name);
+            }
+            true
+        });
+        removed
+    }
+
+    /// The topic of this id.
+    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<Topic>> {
+        self.tables.borrow().by_id.get(&id).cloned()
+    }
+
+    /// Waits until the topic is as wanted; `None` stands for one that is not served. Never returns if that never comes.
+    pub(crate) async fn until(&self, id: TopicId, wanted: impl Fn(Option<&Arc<Topic>>) -> bool) {
+        // The sender lives as long as the catalog.
+        let _ = self.tables.subscribe().wait_for(|tables| wanted(tables.by_id.get(&id))).await;
     }
 
     /// The topic a client named.
@@ -122,22 +170,22 @@ impl Tables {
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<Topic>> {
         self.by_name.values()
     }
-
-    /// The handle of a partition, by its identity.
-    pub(crate) fn handle(&self, id: PartitionId) -> Option<&PartitionHandle> {
-        self.by_id.get(&id.topic)?.partitions.get(id.index as usize)
-    }
 }
 
 impl Topic {
-    /// What clients see of it.
-    pub(crate) fn describe(&self) -> TopicDescription {
+    /// What clients see of it, while the brokers of `sessions` are alive.
+    pub(crate) fn describe(&self, sessions: &Sessions) -> TopicDescription {
+        let offline = |replicas: &[BrokerId]| {
+            replicas.iter().filter(|replica| !sessions.contains_key(replica)).copied().collect()
+        };
         let describe = |handle: &PartitionHandle| PartitionDescription {
             id: handle.id,
             leader: handle.placement.leader,
             leader_epoch: handle.placement.epoch,
             replicas: handle.placement.replicas.clone(),
             isr: handle.placement.isr.clone(),
+            elr: handle.placement.elr.clone(),
+            offline: offline(&handle.placement.replicas),
             loss: handle.loss.as_deref().cloned(),
         };
         TopicDescription {

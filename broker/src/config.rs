@@ -1,7 +1,10 @@
 //! What a broker is told at its start. Plain data: parsing is the command line's, components (metadata, object store, disk) are arguments.
 
+use crate::secret::Secret;
 use crate::telemetry::Otlp;
+use millpond_core::controller::Limits;
 use millpond_log::BrokerId;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +24,12 @@ pub struct Config {
     pub kafka: Listener,
     /// The HTTP door: health and metrics.
     pub http: Listener,
+    /// The internal door, where the other brokers come in. Opened only with a secret.
+    pub internal: Listener,
+    /// What the brokers of the cluster prove to each other that they know. Without one a broker takes part in no replication.
+    pub cluster_secret: Option<Secret>,
+    /// Encrypts what brokers say to each other. All brokers of a cluster have it or none.
+    pub internal_tls: Option<InternalTls>,
     /// Most bytes of WAL files.
     pub wal_bytes: u64,
     /// Bytes of one WAL file.
@@ -50,6 +59,8 @@ pub struct Config {
     pub lease_ttl: Duration,
     /// How often the metadata store is told up to where the WAL is durable (rule B1a).
     pub disk_note_interval: Duration,
+    /// How eager this broker is when it acts as controller.
+    pub controller: Limits,
     /// How often tails are looked at for flushing, and retention is applied.
     pub tier_interval: Duration,
     /// Period of the garbage collector's epoch (rule G1).
@@ -65,6 +76,23 @@ pub struct Listener {
     pub advertise: Option<String>,
 }
 
+/// What a broker shows to the others, and whom it takes for one. In PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InternalTls {
+    /// Certificate of the authority that signed those of all brokers.
+    pub ca: Vec<u8>,
+    /// This broker's, for the host that it advertises: for a server and for a client.
+    pub certificate: Vec<u8>,
+    /// Its key.
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for InternalTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(certificates)")
+    }
+}
+
 impl Config {
     /// The defaults of one broker on loopback, with its data under `data_dir`.
     #[must_use]
@@ -77,6 +105,10 @@ impl Config {
             grpc: loopback(7400),
             kafka: loopback(9092),
             http: loopback(7480),
+            // Whoever has to find it reads where it is in the metadata store.
+            internal: loopback(0),
+            cluster_secret: None,
+            internal_tls: None,
             wal_bytes: 4 << 30,
             wal_file_bytes: 64 << 20,
             tail_memory_bytes: 64 << 20,
@@ -94,6 +126,7 @@ impl Config {
             // Section 8: a silent broker is replaced within TTL + 2 s.
             lease_ttl: Duration::from_secs(6),
             disk_note_interval: Duration::from_secs(10),
+            controller: Limits::default(),
             tier_interval: Duration::from_secs(1),
             // Rule G1: at most once per hour.
             gc_period: Duration::from_secs(3600),

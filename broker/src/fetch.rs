@@ -2,7 +2,7 @@
 //!
 //! It reads views, never replicas: a fetch does not pass through a shard.
 
-use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation};
+use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader};
 use crate::broker::Broker;
 use crate::budget::Held;
 use crate::clock;
@@ -12,7 +12,7 @@ use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use futures::future::select_all;
-use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId};
+use millpond_log::{Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
@@ -67,8 +67,12 @@ impl Broker {
         let mut watched: Vec<Result<Watched, ApiError>> = tracing::debug_span!("find")
             .in_scope(|| request.partitions.iter().map(|wanted| self.watched(wanted)).collect());
         loop {
-            let (answer, complete, held) = self.read_within_budget(&request, &mut watched, deadline).await;
+            let (mut answer, complete, held) = self.read_within_budget(&request, &mut watched, deadline).await;
             if complete || clock::monotonic() >= deadline {
+                for (wanted, fetched) in request.partitions.iter().zip(&mut answer) {
+                    let named = |error| self.naming_leader(&wanted.topic, wanted.partition, error);
+                    fetched.error = fetched.error.take().map(named);
+                }
                 self.count_fetched(&answer, clock::monotonic() - begun, waited);
                 return (answer, held);
             }
@@ -85,7 +89,8 @@ impl Broker {
     fn watched(&self, wanted: &FetchPartition) -> Result<Watched, ApiError> {
         let (topic, handle) = self.inner().catalog.partition(&wanted.topic, wanted.partition)?;
         let lost = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower);
-        Ok(Watched { id: handle.id, view: handle.view, lost })
+        let view = handle.local()?.view.clone();
+        Ok(Watched { id: handle.id, view, lost })
     }
 
     fn count_fetched(&self, answer: &[FetchedPartition], took: Duration, waited: bool) {
@@ -166,6 +171,7 @@ impl Broker {
                 return (failed(Some(&view), refusal), true);
             }
             let checked = check_epoch(&view, wanted.current_leader_epoch)
+                .and_then(|()| self.check_reader(&view, wanted))
                 .and_then(|()| check_range(&view, wanted.offset, self.session_handle().is_fresh()))
                 .and_then(|()| check_history(&view, wanted));
             match checked {
@@ -175,6 +181,10 @@ impl Broker {
                     return (FetchedPartition { diverging, ..nothing }, true);
                 }
                 Err(error) => return (failed(Some(&view), error), true),
+            }
+            if let Some(preferred) = self.nearer_to(&view, wanted) {
+                let nothing = answered(&view, request.isolation, Vec::new());
+                return (FetchedPartition { preferred: Some(preferred), ..nothing }, true);
             }
             let end = match request.isolation {
                 Isolation::ReadUncommitted => view.visible.hw,
@@ -195,6 +205,29 @@ impl Broker {
         (failed(Some(&view), moving), true)
     }
 
+    /// Who may read here: of a replica that does not lead, only what is in object storage, unless it is in sync (rules F1, F4).
+    fn check_reader(&self, view: &PartitionView, wanted: &FetchPartition) -> Result<(), ApiError> {
+        let visible = &view.visible;
+        let serves = match wanted.reader {
+            _ if visible.leads => true,
+            Reader::OfLeader => false,
+            _ if wanted.offset < visible.tiered_end => true,
+            // Cut off from the metadata it may wait for records that went elsewhere (rule B5).
+            _ => {
+                self.is_in_sync(&wanted.topic, wanted.partition)
+                    && (wanted.offset < visible.hw || self.session_handle().is_fresh())
+            }
+        };
+        if serves { Ok(()) } else { Err(not_leader()) }
+    }
+
+    fn nearer_to(&self, view: &PartitionView, wanted: &FetchPartition) -> Option<BrokerId> {
+        match &wanted.reader {
+            Reader::InRack(rack) if view.visible.leads => self.nearer(rack, &wanted.topic, wanted.partition),
+            _ => None,
+        }
+    }
+
     /// Reads `wanted` from the tail, or from object storage where the tail no longer reaches back.
     /// `None`: what was looked at has moved; look again with a newer view.
     async fn read_batches(
@@ -213,6 +246,10 @@ impl Broker {
         let tail = self.wal().read(id, offset, end, budget.bytes);
         match tail.instrument(tracing::debug_span!("read", from = "wal")).await {
             Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
+            Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset >= view.manifest.tiered_end => {
+                self.refresh_manifest(id, view.manifest.seq).await?;
+                Ok(None)
+            }
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
                 let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
                 match tokio::time::timeout_at(deadline.into(), read).await {
@@ -271,6 +308,7 @@ fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option
     let Some(fetched) = wanted.last_fetched_epoch else { return Ok(None) };
     let PartitionView { visible, epochs, .. } = view;
     let (epoch, end) = match epochs.end_of(fetched, visible.end) {
+        _ if fetched > visible.epoch && !visible.leads => return Err(not_leader()),
         _ if fetched > visible.epoch => {
             let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
             return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
@@ -282,6 +320,10 @@ fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option
         None => (fetched, epochs.entries().first().map_or(visible.end, |first| first.start)),
     };
     let diverges = epoch < fetched || end < wanted.offset;
+    if diverges && !visible.leads {
+        // A log that is not the leader's may be behind it, or hold what the leader does not.
+        return Err(not_leader());
+    }
     Ok(diverges.then_some(EpochEnd { epoch, end }))
 }
 
@@ -318,6 +360,7 @@ fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> 
         log_start: view.visible.log_start,
         batches,
         aborted,
+        preferred: None,
         diverging: None,
         error: None,
     }
@@ -331,6 +374,7 @@ fn failed(view: Option<&PartitionView>, error: ApiError) -> FetchedPartition {
         log_start: offsets.2,
         batches: Vec::new(),
         aborted: None,
+        preferred: None,
         diverging: None,
         error: Some(error),
     }

@@ -2,7 +2,7 @@
 
 use crate::broker::{Broker, Inner};
 use crate::budget::Connections;
-use crate::catalog::{PartitionHandle, Topic};
+use crate::catalog::{Local, PartitionHandle, Topic};
 use crate::partitions::view::PartitionView;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
@@ -178,7 +178,7 @@ impl Levels {
         self.gauge("millpond_topics", "Topics served", |inner| Some(inner.catalog.tables().topics().count() as u64));
         self.gauge("millpond_partitions", "Partitions held", |inner| Some(count(inner, |_| true)));
         self.gauge("millpond_partitions_led", "Partitions led by this broker", |inner| {
-            Some(count(inner, |partition| partition.view.borrow().visible.leads))
+            Some(count(inner, |local| local.view.borrow().visible.leads))
         });
         self.per_topic("millpond_topic_records", "Records from the log start to the high watermark", |_, _, view| {
             view.visible.hw.0.saturating_sub(view.visible.log_start.0)
@@ -211,7 +211,8 @@ impl Levels {
         let observe = move |observer: &dyn AsyncInstrument<u64>| {
             let Some(inner) = broker.upgrade() else { return };
             let sum = |topic: &Arc<Topic>| -> u64 {
-                topic.partitions.iter().map(|partition| read(&inner, partition, &partition.view.borrow())).sum()
+                let held = topic.partitions.iter().filter_map(|handle| Some((handle, handle.local.as_ref()?)));
+                held.map(|(handle, local)| read(&inner, handle, &local.view.borrow())).sum()
             };
             let tables = inner.catalog.tables();
             for topic in tables.topics().take(TOPICS_MAX) {
@@ -226,7 +227,8 @@ impl Levels {
     }
 }
 
-fn count(inner: &Inner, which: impl Fn(&PartitionHandle) -> bool) -> u64 {
+fn count(inner: &Inner, which: impl Fn(&Local) -> bool) -> u64 {
     let tables = inner.catalog.tables();
-    tables.topics().flat_map(|topic| &topic.partitions).filter(|partition| which(partition)).count() as u64
+    let held = tables.topics().flat_map(|topic| &topic.partitions).filter_map(|handle| handle.local.as_ref());
+    held.filter(|local| which(local)).count() as u64
 }

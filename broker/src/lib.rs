@@ -3,29 +3,40 @@
 //! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
 mod acceptance;
+mod alive;
 pub mod api;
 pub mod broker;
 mod budget;
 mod catalog;
 pub mod clock;
 pub mod config;
+mod controller;
+mod elections;
 mod fetch;
+mod fleet;
 pub mod front;
 mod gc;
 mod identity;
+mod leaders;
 mod levels;
 mod loss;
+mod manifest_refresh;
 mod mark;
 mod metrics;
 mod objects;
 mod office;
 mod offsets;
 mod partitions;
+mod peers;
+mod placement;
 mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
 mod proposals;
+mod rebuild;
 mod refusals;
+mod replicas;
+pub mod secret;
 pub mod server;
 mod session;
 pub mod telemetry;

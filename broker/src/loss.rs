@@ -2,8 +2,9 @@
 
 use crate::api::{ApiError, DamagedPlace, PartitionLoss};
 use crate::catalog::{PartitionHandle, Topic};
+use crate::replicas::Opened;
 use crate::wal::{Damage, Recovered};
-use millpond_log::{ErrorCode, Offset, PartitionId};
+use millpond_log::{ErrorCode, PartitionId};
 
 /// What this start found of its disk: it explains why replicas on it are other replicas now (rule K2).
 pub(crate) struct DiskStory {
@@ -44,11 +45,11 @@ impl DiskStory {
         (cause.to_owned(), first.filter(|_| self.fresh))
     }
 
-    /// What is lost of a partition that was opened as lost, and whose log is known to have reached `known_end`.
-    pub(crate) fn loss(&self, handle: &PartitionHandle, in_wal: bool, known_end: Offset) -> PartitionLoss {
-        let end = handle.view.borrow().visible.end;
-        let (cause, place) = self.cause(handle.id, in_wal);
-        PartitionLoss { cause, place, end, known_end }
+    /// What is lost of a partition that was opened as lost.
+    pub(crate) fn loss(&self, partition: PartitionId, opened: &Opened, in_wal: bool) -> PartitionLoss {
+        let end = opened.local.view.borrow().visible.end;
+        let (cause, place) = self.cause(partition, in_wal);
+        PartitionLoss { cause, place, end, known_end: opened.known_end }
     }
 }
 

@@ -83,8 +83,8 @@ impl Mark {
 fn compare(seen: Position, now: Position) -> Result<(), MarkError> {
     if seen.cluster != now.cluster {
         let name = |cluster: Option<u64>| match cluster {
-            Some(id) => format!("etcd cluster {id:x}"),
-            None => "an embedded store".to_owned(),
+            Some(id) => format!("store {id:x}"),
+            None => "an embedded store of an earlier version".to_owned(),
         };
         return Err(MarkError::Another { now: name(now.cluster), seen: name(seen.cluster) });
     }

@@ -1,21 +1,16 @@
-//! The broker's session and its leaderships: register, take office, keep the lease alive, step down when it is lost (rules B1 to B3, E3).
+//! The broker's session: register, keep the lease alive, step down when it is lost (rules B1 to B3).
 
 use crate::broker::Broker;
-use crate::catalog::{PartitionHandle, Placement, Topic};
 use crate::clock;
 use crate::mark::Mark;
 use crate::partitions::shard::ShardMsg;
-use crate::proposals::assignment;
 use crate::session::SessionHandle;
-use crate::tier::TierRequest;
 use crate::wal::{Wal, WalError};
-use millpond_core::election;
-use millpond_core::records::{PartitionRecord, SessionRecord};
-use millpond_core::replica::{Input, Live};
-use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, WalGen};
+use millpond_core::records::SessionRecord;
+use millpond_log::{BrokerId, Incarnation, Lsn, WalGen};
 use millpond_metadata::kv::{KvError, Revision};
-use millpond_metadata::store::{self, Election, Image, Outcome, Registered, Session, Store, StoreError, Versioned};
-use std::collections::{BTreeMap, VecDeque};
+use millpond_metadata::store::{self, Outcome, Registered, Session, Store, StoreError};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -198,10 +193,11 @@ pub(crate) async fn run(
         }
         tracing::warn!(incarnation = %session.inc, "the session was lost; stepping down and registering again");
         broker.session_handle().end();
-        broker.step_down_everywhere();
+        broker.tell_session(None);
         let renewed = async {
             let registration = registrar.register(session.inc).await?;
-            broker.take_office(&registration).await.map(|()| registration)
+            broker.take_office(&registration);
+            Ok::<Registration, OfficeError>(registration)
         };
         registration = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -286,89 +282,18 @@ async fn upkeep(registrar: &Registrar) -> Result<(), OfficeError> {
 }
 
 impl Broker {
-    /// Elects this broker where it may lead and nobody does, and tells shards and catalog (rules E2 to E4).
-    pub(crate) async fn take_office(&self, registration: &Registration) -> Result<(), OfficeError> {
+    /// Acts under this session from now on. Who leads is heard from the image.
+    pub(crate) fn take_office(&self, registration: &Registration) {
         let session = registration.session;
         self.session_handle().begin(session, registration.sent);
-        let image = loop {
-            match self.inner().store.load().await {
-                Ok(image) => break image,
-                Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "cannot load the cluster's state yet"),
-                Err(error) => return Err(error.into()),
-            }
-            tokio::time::sleep(RETRY).await;
-        };
-        let mut open: Vec<Election> = self.elections(&image, session);
-        let mut elected: BTreeMap<PartitionId, Versioned<PartitionRecord>> = BTreeMap::new();
-        while !open.is_empty() {
-            let outcomes = self.inner().store.elect(&session, None, &open).await;
-            let mut again = Vec::new();
-            for (election, outcome) in open.into_iter().zip(outcomes) {
-                match outcome {
-                    Ok(Outcome::Committed { revision }) => {
-                        elected.insert(election.partition, Versioned { value: election.next, revision });
-                    }
-                    // Rule K5: the same again, until the key moves.
-                    Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => again.push(election),
-                    // Somebody else was elected, or this session is gone already: it is seen by the keep-alive.
-                    Ok(Outcome::Conflict | Outcome::Fenced) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            open = again;
-            if !open.is_empty() {
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-        self.begin_leading(&session, &elected);
-        Ok(())
-    }
-
-    fn elections(&self, image: &Image, session: Session) -> Vec<Election> {
-        let me = session.rid;
-        let candidates = image.partitions.iter().filter(|(id, seen)| {
-            let served = self.inner().catalog.tables().handle(**id).is_some();
-            let record = &seen.value;
-            served && (record.isr.contains(&me) || record.elr.contains(&me))
-        });
-        let election = |(id, seen): (&PartitionId, &Versioned<PartitionRecord>)| {
-            let winner = Live { rid: me, inc: session.inc };
-            let next = election::won(&seen.value, winner, &[winner]);
-            Election { partition: *id, seen: seen.clone(), next }
-        };
-        candidates.map(election).collect()
-    }
-
-    fn begin_leading(&self, session: &Session, elected: &BTreeMap<PartitionId, Versioned<PartitionRecord>>) {
-        let tables = self.inner().catalog.tables();
-        for topic in tables.topics() {
-            let mut partitions = topic.partitions.clone();
-            for handle in &mut partitions {
-                let Some(seen) = elected.get(&handle.id) else { continue };
-                handle.placement = Placement::from(&seen.value);
-                self.lead(session, handle, seen.clone());
-            }
-            self.inner().catalog.put(Topic { record: topic.record.clone(), config: topic.config.clone(), partitions });
-        }
-    }
-
-    /// Tells shard and tierer that this broker leads a partition, as its record says.
-    pub(crate) fn lead(&self, session: &Session, handle: &PartitionHandle, seen: Versioned<PartitionRecord>) {
-        let (partition, epoch) = (handle.id, seen.value.epoch);
-        for input in [Input::Session(Some(session.inc)), Input::Assigned(assignment(seen, session))] {
-            // A shard that is gone ends the broker.
-            let _ = handle.shard.send(ShardMsg::Step { partition, input });
-        }
-        self.inner().tier.send(TierRequest::Lead { partition, epoch });
+        self.tell_session(Some(session.inc));
     }
 
     /// Rule B3: no partition is led without a session.
-    fn step_down_everywhere(&self) {
-        for topic in self.inner().catalog.tables().topics() {
-            for handle in &topic.partitions {
-                let _ = handle.shard.send(ShardMsg::Step { partition: handle.id, input: Input::Session(None) });
-                self.inner().tier.send(TierRequest::Resign { partition: handle.id });
-            }
+    fn tell_session(&self, inc: Option<Incarnation>) {
+        for shard in &self.inner().shards {
+            // A shard that is gone ends the broker.
+            let _ = shard.send(ShardMsg::Session(inc));
         }
     }
 }

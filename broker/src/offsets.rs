@@ -8,7 +8,7 @@ use crate::fetch::check_epoch;
 use crate::loss;
 use crate::partitions::view::PartitionView;
 use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
-use crate::server::decode_root;
+use crate::replicas::decode_root;
 use crate::tiered::{TieredError, larger};
 use crate::topics::unavailable;
 use crate::wal::{TailEntry, TailReadError};
@@ -34,7 +34,8 @@ impl Broker {
         spec: OffsetSpec,
         isolation: Isolation,
     ) -> Result<Option<FoundOffset>, ApiError> {
-        self.counted("ListOffsets", self.find_offset(topic, partition, known, spec, isolation).await)
+        let found = self.counted("ListOffsets", self.find_offset(topic, partition, known, spec, isolation).await);
+        found.map_err(|error| self.naming_leader(topic, partition, error))
     }
 
     async fn find_offset(
@@ -50,7 +51,7 @@ impl Broker {
             return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };
         }
         for _ in 0..LOOKS_MAX {
-            let view = handle.view.borrow().clone();
+            let view = handle.local()?.view.borrow().clone();
             check_epoch(&view, known)?;
             if !view.visible.leads {
                 return Err(not_leader());

@@ -2,13 +2,15 @@
 //!
 //! It decides nothing: a proposal is sent as it is until its outcome is known.
 
+use crate::alive::Alive;
 use crate::partitions::shard::{Proposed, ShardMsg};
 use crate::session::SessionHandle;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use millpond_core::records::{Leader, PartitionRecord};
-use millpond_core::replica::{Assignment, Input, Live};
+use millpond_core::replica::Input;
+use millpond_log::LeaderEpoch;
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Outcome, RecordChange, Session, Store, StoreError, Versioned};
+use millpond_metadata::store::{Election, Outcome, RecordChange, Session, Store, StoreError, Versioned};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +25,7 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(crate) async fn run(
     store: Store,
     session: SessionHandle,
+    alive: Alive,
     mut inbox: UnboundedReceiver<Proposed>,
     shutdown: CancellationToken,
 ) {
@@ -39,24 +42,29 @@ pub(crate) async fn run(
             continue;
         };
         let tries = std::mem::take(&mut open);
-        open = carry(&store, &session, tries).await;
+        open = carry(&store, &session, &alive, tries).await;
     }
 }
 
 /// Tries each proposal once; returns those whose outcome is not known.
-async fn carry(store: &Store, session: &Session, tries: Vec<Proposed>) -> Vec<Proposed> {
+async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Proposed>) -> Vec<Proposed> {
+    // A leader that hands over proposes an election; everything else keeps its epoch (rule E4).
+    let (transfers, tries): (Vec<Proposed>, Vec<Proposed>) =
+        tries.into_iter().partition(|proposed| proposed.proposal.heir.is_some());
+    let elections: Vec<Election> = transfers.iter().map(election).collect();
     let changes: Vec<RecordChange> = tries.iter().map(change).collect();
-    let outcomes = store.change_records(session, None, &changes).await;
+    let (elected, changed) =
+        join(store.elect(session, None, &elections), store.change_records(session, None, &changes)).await;
     let settle = |(proposed, outcome): (Proposed, Result<Outcome, StoreError>)| async move {
         match outcome {
             Ok(Outcome::Committed { revision }) => {
                 let record = proposed.proposal.record.clone();
-                tell(&proposed, session, Versioned { value: record, revision });
+                tell(&proposed, alive, &Versioned { value: record, revision });
                 None
             }
             // The session is gone, and this office with it.
             Ok(Outcome::Fenced) => None,
-            Ok(Outcome::Conflict) => conflicted(store, session, proposed).await,
+            Ok(Outcome::Conflict) => conflicted(store, alive, proposed).await,
             Ok(Outcome::Unknown) => Some(proposed),
             Err(error) => {
                 tracing::warn!(partition = %proposed.partition, %error, "an ISR change waits for the metadata store");
@@ -64,13 +72,17 @@ async fn carry(store: &Store, session: &Session, tries: Vec<Proposed>) -> Vec<Pr
             }
         }
     };
-    join_all(tries.into_iter().zip(outcomes).map(settle)).await.into_iter().flatten().collect()
+    join_all(transfers.into_iter().zip(elected).chain(tries.into_iter().zip(changed)).map(settle))
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// A compared key has moved for good: what holds now is read and told first, then that this proposal never will (rule K5).
-async fn conflicted(store: &Store, session: &Session, proposed: Proposed) -> Option<Proposed> {
+async fn conflicted(store: &Store, alive: &Alive, proposed: Proposed) -> Option<Proposed> {
     match store.partition(proposed.partition).await {
-        Ok(Some(seen)) => tell(&proposed, session, seen),
+        Ok(Some(seen)) => tell(&proposed, alive, &seen),
         // Its topic is being deleted: nobody leads it any more.
         Ok(None) => return None,
         Err(error) => {
@@ -84,15 +96,16 @@ async fn conflicted(store: &Store, session: &Session, proposed: Proposed) -> Opt
     None
 }
 
-fn tell(proposed: &Proposed, session: &Session, seen: Versioned<PartitionRecord>) {
-    let input = Input::Assigned(assignment(seen, session));
-    let _ = proposed.shard.send(ShardMsg::Step { partition: proposed.partition, input });
+fn tell(proposed: &Proposed, alive: &Alive, seen: &Versioned<PartitionRecord>) {
+    alive.assign(&proposed.shard, proposed.partition, seen);
 }
 
-/// A record with the sessions this broker knows of: its own.
-pub(crate) fn assignment(seen: Versioned<PartitionRecord>, session: &Session) -> Assignment {
-    let live = vec![Live { rid: session.rid, inc: session.inc }];
-    Assignment { record: seen.value, revision: seen.revision.0, live }
+/// TXN-ELECT of the heir: its session is compared, and this broker's own (rule E9).
+fn election(proposed: &Proposed) -> Election {
+    let Proposed { partition, proposal, .. } = proposed;
+    let next = proposal.record.clone();
+    let epoch = LeaderEpoch(next.epoch.0 - 1);
+    Election { partition: *partition, base: Revision(proposal.base), epoch, next }
 }
 
 fn change(proposed: &Proposed) -> RecordChange {

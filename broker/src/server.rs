@@ -1,50 +1,50 @@
 //! Brings a broker up and takes it down: doors, recovery, office, tasks. It owns every task; none is silently gone.
 
-use crate::api::{ApiError, BrokerDescription};
+use crate::alive::Alive;
+use crate::api::BrokerDescription;
 use crate::broker::{Broker, Inner};
 use crate::budget::{Budget, Doors};
-use crate::catalog::{Catalog, PartitionHandle, Placement, Topic};
+use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::{Config, Listener};
+use crate::controller;
+use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::levels;
-use crate::loss::{self, DiskStory};
+use crate::loss::DiskStory;
 use crate::mark::{Mark, MarkError};
 use crate::metrics::Metrics;
 use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
-use crate::partitions::recovery::{self, RecoveryError};
-use crate::partitions::shard::{self, Open, Proposed, ShardMsg, ShardSender};
-use crate::partitions::view::PartitionView;
+use crate::partitions::links::Links;
+use crate::partitions::shard::{self, Services, ShardSender};
+use crate::peers::{self, Peers};
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
+use crate::rebuild::Rebuilder;
 use crate::session::SessionHandle;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
-use crate::tier::{Held, TierHandle, TierRequest, TierState, Tierer};
+use crate::tier::{TierHandle, TierState, Tierer};
 use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
-use crate::wal::{Recovered, RecoveredPartition, Wal, WalError, WalOptions};
-use bytes::Bytes;
+use crate::wal::{Recovered, Wal, WalError, WalOptions};
 use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
-use millpond_core::loss::{Standing, standing};
-use millpond_core::records::{SessionRecord, TopicRecord, TopicState};
-use millpond_core::topic_config::TopicConfig;
-use millpond_log::manifest::{ManifestError, ManifestRoot};
-use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, WalGen};
+use millpond_core::records::SessionRecord;
+use millpond_log::manifest::ManifestError;
+use millpond_log::{PartitionId, WalGen};
 use millpond_metadata::keys::Keys;
-use millpond_metadata::kv::{Kv, Revision};
-use millpond_metadata::store::{Store, StoreError, Versioned};
+use millpond_metadata::kv::Kv;
+use millpond_metadata::store::{Store, StoreError};
 use object_store::ObjectStore;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -149,6 +149,11 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let grpc_listener = listen("gRPC", config.grpc.bind).await?;
     let kafka_listener = listen("Kafka", config.kafka.bind).await?;
     let http = listen("HTTP", config.http.bind).await?;
+    // Without a secret there is nothing that could be answered there.
+    let internal = match &config.cluster_secret {
+        Some(_) => Some(listen("internal", config.internal.bind).await?),
+        None => None,
+    };
     let addresses = BrokerDescription {
         id: config.id,
         rack: config.rack.clone(),
@@ -186,6 +191,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
             grpc: addresses.grpc.clone(),
             kafka: addresses.kafka.clone(),
             http: addresses.http.clone(),
+            internal: internal.as_ref().map(|listener| advertised(&config.internal, listener)),
             rack: config.rack.clone(),
         },
         ttl: config.lease_ttl,
@@ -200,17 +206,47 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let traced = Arc::new(TracedTails::default());
     let mut shard_tasks = JoinSet::new();
     let (proposals, proposed) = unbounded_channel();
-    let shards = spawn_shards(&wal, &traced, &proposals, &mut shard_tasks);
-    drop(proposals);
+    let (rebuilds, asked) = unbounded_channel();
+    let links = Links::default();
+    let services = Services { proposals, rebuilds, links: links.clone() };
+    let shards = spawn_shards(&wal, &traced, &services, &mut shard_tasks);
+    drop(services);
+    let (peers, runner) = Peers::new(peers::Parts {
+        cluster: cluster_id.clone(),
+        me: config.id,
+        secret: config.cluster_secret.clone(),
+        tls: config.internal_tls.clone(),
+        session: session.clone(),
+        store: store.clone(),
+        wal: wal.clone(),
+        links,
+        shards: shards.clone(),
+        shard_of: crate::replicas::shard_of,
+        meter: metrics.meter(),
+    });
+    // Like the shards, links go on until the doors have answered what is under way.
+    shard_tasks.spawn(runner.run());
+    if let Some(listener) = internal {
+        let served = peers.clone().serve(listener);
+        shard_tasks.spawn(async move { served.await.map_err(|error| format!("the internal door failed: {error}")) });
+    }
+    let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered: Arc::clone(&tiered) };
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        rebuilder.run(asked, until).await;
+        Ok(())
+    });
     let (tier, tier_inbox) = TierHandle::new();
+    let alive = Alive::default();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
         rid: registered.rid,
         session: session.clone(),
-        addresses: addresses.clone(),
+        alive: alive.clone(),
         store: store.clone(),
         catalog: Catalog::default(),
         shards,
+        peers,
         wal: wal.clone(),
         tier,
         tiered: Arc::clone(&tiered),
@@ -219,6 +255,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         budget: Budget::new(config.request_memory_bytes as usize, config.answer_memory_bytes as usize),
         connections,
         topic_changes: tokio::sync::Mutex::new(()),
+        manifest_reads: tokio::sync::Mutex::new(()),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });
@@ -241,11 +278,23 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         started: crate::clock::monotonic(),
         state: TierState::default(),
     };
-    let carried = proposals::run(store.clone(), session.clone(), proposed, shutdown.clone());
+    let carried = proposals::run(store.clone(), session.clone(), alive, proposed, shutdown.clone());
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
-    broker.open_all(&recovered, &story).await?;
-    broker.take_office(&registration).await?;
+    let fleet = Fleet::start(broker.clone(), &recovered, &story).await?;
+    broker.take_office(&registration);
+    fleet.assign_all();
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        fleet.run(until).await;
+        Ok(())
+    });
+    // Elects, also where this broker is the only one.
+    let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
+    tasks.spawn(async move {
+        controls.await;
+        Ok(())
+    });
     broker.wait_for_proof().await;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
@@ -398,13 +447,13 @@ fn report_damage(recovered: &Recovered) {
 fn spawn_shards(
     wal: &Wal,
     traced: &Arc<TracedTails>,
-    proposals: &UnboundedSender<Proposed>,
+    services: &Services,
     tasks: &mut JoinSet<Result<(), String>>,
 ) -> Vec<ShardSender> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..cores)
         .map(|_| {
-            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), proposals.clone());
+            let (sender, task) = shard::spawn(wal.clone(), Arc::clone(traced), services.clone());
             tasks.spawn(async move { task.await.map_err(|panic| panic.to_string())? });
             sender
         })
@@ -425,139 +474,11 @@ impl Broker {
 
     async fn proofs(&self) {
         for topic in self.inner().catalog.tables().topics() {
-            let alone =
-                |handle: &&PartitionHandle| handle.placement.leader.is_some() && handle.placement.isr.len() == 1;
-            for handle in topic.partitions.iter().filter(alone) {
+            let alone = |handle: &&PartitionHandle| handle.placement.isr == [self.id()] && handle.loss.is_none();
+            for local in topic.partitions.iter().filter(alone).filter_map(|handle| handle.local.as_ref()) {
                 // A view ends with its shard, and the broker with that.
-                let _ = handle.view.clone().wait_for(|view| view.visible.end_proven).await;
+                let _ = local.view.clone().wait_for(|view| view.visible.end_proven).await;
             }
-        }
-    }
-
-    /// Opens every replica that the metadata store places here.
-    async fn open_all(&self, recovered: &Recovered, story: &DiskStory) -> Result<(), StartError> {
-        let image = self.inner().store.load().await?;
-        let (_, roots) = self.inner().store.tier_roots(None).await?;
-        let in_wal: BTreeMap<PartitionId, &RecoveredPartition> =
-            recovered.partitions.iter().map(|held| (held.partition, held)).collect();
-        let disk_of = |broker| image.disks.get(&broker).map(|disk| disk.value.wal_gen);
-        for topic in image.topics.values().map(|topic| topic.value.clone()) {
-            if topic.state != TopicState::Active {
-                continue;
-            }
-            let config = TopicConfig::from_overrides(&topic.config)
-                .map_err(|error| StartError::Topic { name: topic.name.to_string(), reason: error.to_string() })?;
-            let mut partitions = Vec::with_capacity(topic.partitions as usize);
-            for index in 0..topic.partitions {
-                let id = PartitionId { topic: topic.id, index };
-                let root = decode_root(id, roots.get(&id))?;
-                let record = image.partitions.get(&id).map(|record| &record.value);
-                let lost = record.filter(|record| standing(record, self.inner().rid, disk_of) == Standing::Lost);
-                let lost = lost.map(|record| record.epoch);
-                let held = in_wal.get(&id).copied();
-                let (mut handle, known_end) = self.open(&topic, &config, root, held, lost).await?;
-                if let Some(record) = record {
-                    handle.placement = Placement::from(record);
-                    handle.placement.leader = None;
-                }
-                if lost.is_some() {
-                    handle.placement.isr.clear();
-                    handle.loss = Some(Arc::new(story.loss(&handle, held.is_some(), known_end)));
-                }
-                partitions.push(handle);
-            }
-            loss::report(&self.inner().catalog.put(Topic { record: topic, config, partitions }));
-        }
-        Ok(())
-    }
-
-    /// Opens a partition that was just created, led by this broker.
-    pub(crate) async fn open_new(
-        &self,
-        topic: &TopicRecord,
-        config: &TopicConfig,
-        index: u32,
-    ) -> Result<PartitionHandle, ApiError> {
-        let refused = |error: &dyn std::fmt::Display| {
-            ApiError::new(ErrorCode::LeaderNotAvailable, format!("the partition cannot be opened now: {error}; retry"))
-        };
-        let id = PartitionId { topic: topic.id, index };
-        let record = self.inner().store.partition(id).await.map_err(|error| refused(&error))?;
-        let record = record.ok_or_else(|| refused(&"it is not in the metadata store"))?;
-        let root = self.inner().store.tier_root(id).await.map_err(|error| refused(&error))?;
-        let root = decode_root(id, root.as_ref()).map_err(|error| refused(&error))?;
-        let (mut handle, _) = self.open(topic, config, root, None, None).await.map_err(|error| refused(&error))?;
-        handle.placement = Placement::from(&record.value);
-        self.lead(&self.session()?, &handle, record);
-        Ok(handle)
-    }
-
-    /// `lost` is the epoch of a partition that nobody may lead any more. Also returns how far its log is known to have reached.
-    async fn open(
-        &self,
-        topic: &TopicRecord,
-        config: &TopicConfig,
-        root: Versioned<ManifestRoot>,
-        in_wal: Option<&RecoveredPartition>,
-        lost: Option<LeaderEpoch>,
-    ) -> Result<(PartitionHandle, Offset), StartError> {
-        let inner = self.inner();
-        let partition = root.value.partition;
-        let found = loop {
-            let sources = recovery::Sources { root: &root.value, in_wal, lost, wal: &inner.wal, tiered: &inner.tiered };
-            match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
-                Ok(found) => break found,
-                // The bucket may be away for a while; a broker that waits is not ready, and not dead (case S1).
-                Err(error @ RecoveryError::Tiered { .. }) => {
-                    tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
-                    tokio::time::sleep(inner.config.tier_interval).await;
-                }
-                Err(error) => return Err(StartError::Recovery(error.to_string())),
-            }
-        };
-        let manifest = Arc::new(root.value);
-        let epochs = Arc::new(found.replica.epochs().clone());
-        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
-        let (view_sender, view) = watch::channel(view);
-        let shard = inner.shards[shard_of(partition, inner.shards.len())].clone();
-        let open = Open {
-            partition,
-            replica: found.replica,
-            manifest: Arc::clone(&manifest),
-            view: view_sender,
-            reset_at: found.reset_at,
-        };
-        // A shard that is gone ends the broker.
-        let _ = shard.send(ShardMsg::Open(Box::new(open)));
-        inner.tier.send(TierRequest::Hold(Box::new(Held {
-            topic_name: topic.name.to_string(),
-            config: config.clone(),
-            shard: shard.clone(),
-            view: view.clone(),
-            root: manifest,
-            revision: root.revision,
-            producers: found.producers_tiered,
-        })));
-        let handle = PartitionHandle { id: partition, shard, view, placement: Placement::default(), loss: None };
-        Ok((handle, found.known_end))
-    }
-}
-
-/// Spreads partitions over shards: those of one topic go round, wherever the topic begins.
-fn shard_of(partition: PartitionId, shards: usize) -> usize {
-    (partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards
-}
-
-pub(crate) fn decode_root(
-    partition: PartitionId,
-    stored: Option<&Versioned<Bytes>>,
-) -> Result<Versioned<ManifestRoot>, StartError> {
-    match stored {
-        None => Ok(Versioned { value: ManifestRoot::new(partition), revision: Revision::ABSENT }),
-        Some(stored) => {
-            let value =
-                ManifestRoot::decode(&stored.value).map_err(|source| StartError::Manifest { partition, source })?;
-            Ok(Versioned { value, revision: stored.revision })
         }
     }
 }

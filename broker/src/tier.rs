@@ -10,7 +10,7 @@ pub(crate) mod upload;
 use crate::api::ApiError;
 use crate::clock;
 use crate::metrics::TierMeters;
-use crate::partitions::shard::ShardSender;
+use crate::partitions::shard::{ShardMsg, ShardSender};
 use crate::partitions::view::ViewReceiver;
 use crate::telemetry::TracedTails;
 use crate::tiered::Tiered;
@@ -20,11 +20,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use millpond_core::flush::{self, FlushRule, PlannedObject, Pressure, Tail};
+use millpond_core::replica::EndState;
 use millpond_core::tiering::{Backoff, TierRules, TierSettings, Tiering};
 use millpond_core::topic_config::{TopicConfig, millis};
 use millpond_log::manifest::{ManifestRoot, SegmentEntry};
 use millpond_log::producers::ProducerTable;
-use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
+use millpond_log::{ErrorCode, Offset, PartitionId};
 use millpond_metadata::kv::Revision;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,10 +48,6 @@ const WISHES_MAX: usize = 1024;
 pub(crate) enum TierRequest {
     /// This broker holds the partition from now on.
     Hold(Box<Held>),
-    /// It was elected to lead the partition in this epoch. Nothing goes up before (rules B2, T1).
-    Lead { partition: PartitionId, epoch: LeaderEpoch },
-    /// It leads the partition no longer (rule B3).
-    Resign { partition: PartitionId },
     /// Its settings changed.
     Configure { partition: PartitionId, config: Box<TopicConfig> },
     /// It holds it no longer.
@@ -185,8 +182,16 @@ impl Tierer {
                     self.apply_retention().await;
                 }
             }
+            self.look_at_offices();
             self.grant_wishes();
             self.start_uploads();
+        }
+    }
+
+    /// Whoever leads uploads, and nobody else (rules B2, B3, T1).
+    fn look_at_offices(&mut self) {
+        for led in self.state.partitions.values_mut() {
+            led.tiering.see(&led.view.borrow().visible);
         }
     }
 
@@ -200,16 +205,6 @@ impl Tierer {
         match request {
             TierRequest::Hold(held) => drop(partitions.insert(held.root.partition, Partition::from(*held))),
             TierRequest::Leave { partition } => drop(partitions.remove(&partition)),
-            TierRequest::Lead { partition, epoch } => {
-                if let Some(led) = partitions.get_mut(&partition) {
-                    led.tiering.lead(epoch);
-                }
-            }
-            TierRequest::Resign { partition } => {
-                if let Some(led) = partitions.get_mut(&partition) {
-                    led.tiering.resign();
-                }
-            }
             TierRequest::Configure { partition, config } => {
                 if let Some(led) = partitions.get_mut(&partition) {
                     led.tiering.configure(settings(&config));
@@ -292,14 +287,8 @@ impl Tierer {
         let source = |tail: &Tail| {
             let led = partitions.get_mut(&tail.partition).expect("its tail was offered in this look");
             let epoch = led.tiering.begin_upload();
-            let newest = led.tiering.root().newest();
-            Source {
-                tail: *tail,
-                topic_name: led.topic_name.clone(),
-                epoch,
-                producers: led.tiering.producers().clone(),
-                last_append_time: newest.map_or(TimestampMs::NONE, |entry| entry.max_append_time),
-            }
+            let from = EndState::tiered(led.tiering.root(), led.tiering.producers().clone());
+            Source { tail: *tail, topic_name: led.topic_name.clone(), epoch, from }
         };
         let sources: Vec<Source> = planned.tails.iter().map(source).collect();
         let uploader = self.uploader.clone();
@@ -370,6 +359,11 @@ impl Tierer {
             None => self.pause(error),
             Some(partition) => {
                 self.meters.upload_errors.add(1, &[]);
+                if let (Some(fault), Some(led)) = (error.fault(), self.state.partitions.get(&partition)) {
+                    // The shard is gone only when the broker ends.
+                    let _ = led.shard.send(ShardMsg::Fault { partition, fault });
+                    return;
+                }
                 let reason = crate::refusals::storage_error(error).message;
                 tracing::warn!(%partition, reason, "a tail could not be uploaded; it is tried again");
             }

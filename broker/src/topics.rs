@@ -4,17 +4,21 @@ use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
 use crate::loss;
-use crate::partitions::shard::ShardMsg;
+use crate::placement::Wanted;
 use crate::tier::TierRequest;
-use millpond_core::records::{Leader, TopicRecord};
-use millpond_core::replica::Input;
+use millpond_core::records::TopicRecord;
 use millpond_core::topic_config::TopicConfig;
 use millpond_core::topic_name::TopicName;
 use millpond_log::{ErrorCode, Offset, TopicId};
-use millpond_metadata::store::{self, CreateOutcome, Outcome, Placement, StoreError, Versioned};
+use millpond_metadata::kv::Revision;
+use millpond_metadata::store::{self, CreateOutcome, Outcome, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// Longest wait until this broker serves what the metadata store has taken in.
+const SERVED_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Most partitions of one topic. Each costs some memory on its brokers; ten thousand is what a cluster is measured with.
 const PARTITIONS_MAX: u32 = 10_000;
@@ -23,12 +27,13 @@ impl Broker {
     /// All topics, by name.
     #[must_use]
     pub fn topics(&self) -> Vec<TopicDescription> {
-        self.inner().catalog.tables().topics().map(|topic| topic.describe()).collect()
+        let sessions = self.inner().alive.sessions();
+        self.inner().catalog.tables().topics().map(|topic| topic.describe(&sessions)).collect()
     }
 
     /// One topic.
     pub fn topic(&self, topic: &TopicRef) -> Result<TopicDescription, ApiError> {
-        self.inner().catalog.topic(topic).map(|topic| topic.describe())
+        self.inner().catalog.topic(topic).map(|topic| topic.describe(&self.inner().alive.sessions()))
     }
 
     /// Whether a Metadata request may create topics (`auto.create.topics.enable`).
@@ -48,8 +53,10 @@ impl Broker {
         let config = parse_config(&topic.configs)?;
         let partitions = topic.partitions.unwrap_or(self.inner().config.default_partitions);
         check_partitions(partitions)?;
-        let replication_factor = topic.replication_factor.unwrap_or(1);
-        check_replication(replication_factor)?;
+        let mut hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+        let replication_factor = topic.replication_factor.unwrap_or_else(|| hosts.replication_factor());
+        let wanted = Wanted { config: &config, replication_factor, partitions, existing: Vec::new() };
+        let placements = hosts.place(&wanted, rand::random())?;
         // One topic at a time, so that two requests for one name cannot both find it free here.
         let _one = self.inner().topic_changes.lock().await;
         if self.inner().catalog.topic(&TopicRef::Name(topic.name.clone())).is_ok() {
@@ -57,12 +64,6 @@ impl Broker {
         }
         let session = self.session()?;
         let id = TopicId(rand::random());
-        let placement = Placement {
-            replicas: vec![session.rid.broker],
-            isr: vec![session.rid],
-            leader: Some(Leader { rid: session.rid, inc: session.inc }),
-            min_isr: config.min_isr(replication_factor),
-        };
         let record = TopicRecord {
             name: name.clone(),
             id,
@@ -72,25 +73,53 @@ impl Broker {
             config: topic.configs.clone(),
         };
         if topic.validate_only {
-            return Ok(Topic { record, config, partitions: Vec::new() }.describe());
+            return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }
+                .describe(&self.inner().alive.sessions()));
         }
-        let new = store::NewTopic {
-            name,
-            id,
-            replication_factor,
-            config: topic.configs,
-            placements: vec![placement; partitions as usize],
-        };
+        let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs, placements };
         loop {
             match self.inner().store.create_topic(&session, &new).await.map_err(|error| unavailable(&error))? {
                 CreateOutcome::Created { .. } => break,
                 CreateOutcome::Exists { .. } => return Err(exists(&topic.name)),
                 CreateOutcome::Fenced => return Err(stopping()),
-                CreateOutcome::Conflict | CreateOutcome::Unknown => {}
+                // Rule K5: the same again.
+                CreateOutcome::Unknown => {}
+                // A broker that was to lead is gone, perhaps.
+                CreateOutcome::Conflict => {
+                    hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+                    new.placements = hosts.place(&wanted, rand::random())?;
+                }
             }
         }
-        let topic = self.serve_topic(record).await?;
-        Ok(topic.describe())
+        self.await_topic(id, partitions).await;
+        let served = self.inner().catalog.by_id(id);
+        let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
+        served.map(|topic| topic.describe(&self.inner().alive.sessions())).ok_or_else(nobody_yet)
+    }
+
+    /// Waits until all partitions of a topic are served, as far as this broker sees; not for ever: what is not by then will be,
+    /// and clients ask again.
+    async fn await_topic(&self, id: TopicId, partitions: u32) {
+        let me = self.id();
+        let served = |handle: &PartitionHandle| match handle.placement.leader {
+            Some(leader) => leader != me || handle.local.is_some(),
+            None => false,
+        };
+        let wanted = |topic: Option<&Arc<Topic>>| {
+            topic.is_some_and(|topic| {
+                topic.partitions.len() >= partitions as usize && topic.partitions.iter().all(served)
+            })
+        };
+        let led = async {
+            self.inner().catalog.until(id, wanted).await;
+            let Some(topic) = self.inner().catalog.by_id(id) else { return };
+            let mine = topic.partitions.iter().filter(|handle| handle.placement.leader == Some(me));
+            for local in mine.filter_map(|handle| handle.local.as_ref()) {
+                // A view ends with its replica.
+                let _ = local.view.clone().wait_for(|view| view.visible.leads).await;
+            }
+        };
+        let _ = tokio::time::timeout(SERVED_WAIT_MAX, led).await;
     }
 
     /// Deletes a topic for good.
@@ -110,14 +139,8 @@ impl Broker {
                 Outcome::Conflict | Outcome::Unknown => {}
             }
         }
-        self.inner().catalog.remove(topic.record.id);
-        for handle in &topic.partitions {
-            self.inner().tier.send(TierRequest::Leave { partition: handle.id });
-            // The tombstone was seen as committed: the frames may go (rules K6, S14).
-            let _ = handle.shard.send(ShardMsg::Drop { partition: handle.id });
-        }
-        self.forget_damage(topic.partitions.iter().filter(|handle| handle.loss.is_some()).map(|handle| handle.id))
-            .await;
+        let gone = self.inner().catalog.until(topic.record.id, |topic| topic.is_none());
+        let _ = tokio::time::timeout(SERVED_WAIT_MAX, gone).await;
         Ok(())
     }
 
@@ -139,15 +162,18 @@ impl Broker {
             return Ok(());
         }
         let session = self.session()?;
-        let placement = Placement {
-            replicas: vec![session.rid.broker],
-            isr: vec![session.rid],
-            leader: Some(Leader { rid: session.rid, inc: session.inc }),
-            min_isr: topic.config.min_isr(topic.record.replication_factor),
-        };
         loop {
             let seen = self.read_topic(topic.record.id).await?;
-            let added = vec![placement.clone(); (total - topic.record.partitions) as usize];
+            // Grown by an earlier try whose answer was lost, or through another broker.
+            let Some(partitions) = total.checked_sub(seen.value.partitions).filter(|added| *added > 0) else { break };
+            let wanted = Wanted {
+                config: &topic.config,
+                replication_factor: topic.record.replication_factor,
+                partitions,
+                existing: topic.partitions.iter().map(|handle| handle.placement.replicas.clone()).collect(),
+            };
+            let hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+            let added = hosts.place(&wanted, rand::random())?;
             let added = self.inner().store.add_partitions(&session, &seen, &added).await;
             match added.map_err(|error| unavailable(&error))? {
                 Outcome::Committed { .. } => break,
@@ -155,8 +181,8 @@ impl Broker {
                 Outcome::Conflict | Outcome::Unknown => {}
             }
         }
-        let record = TopicRecord { partitions: total, ..topic.record.clone() };
-        self.serve_topic(record).await.map(drop)
+        self.await_topic(topic.record.id, total).await;
+        Ok(())
     }
 
     /// Sets (`Some`) and unsets (`None`) settings of a topic, all or none.
@@ -186,7 +212,7 @@ impl Broker {
                 None => overrides.remove(&name),
             };
         }
-        let config = parse_config(&overrides)?;
+        parse_config(&overrides)?;
         if validate_only {
             return Ok(());
         }
@@ -195,21 +221,16 @@ impl Broker {
             let seen = self.read_topic(topic.record.id).await?;
             let altered = self.inner().store.alter_topic_config(&session, &seen, &overrides).await;
             match altered.map_err(|error| unavailable(&error))? {
-                Outcome::Committed { .. } => break,
+                Outcome::Committed { revision } => {
+                    let told = |topic: Option<&Arc<Topic>>| topic.is_none_or(|topic| topic.revision >= revision);
+                    let told = self.inner().catalog.until(topic.record.id, told);
+                    let _ = tokio::time::timeout(SERVED_WAIT_MAX, told).await;
+                    return Ok(());
+                }
                 Outcome::Fenced => return Err(stopping()),
                 Outcome::Conflict | Outcome::Unknown => {}
             }
         }
-        for handle in &topic.partitions {
-            let min_isr = Input::MinIsr(config.min_isr(topic.record.replication_factor));
-            for input in [Input::TimestampType(config.timestamp_type), min_isr] {
-                handle.shard.send(ShardMsg::Step { partition: handle.id, input }).map_err(|_| stopping())?;
-            }
-            self.inner().tier.send(TierRequest::Configure { partition: handle.id, config: Box::new(config.clone()) });
-        }
-        let record = TopicRecord { config: overrides, ..topic.record.clone() };
-        self.inner().catalog.put(Topic { record, config, partitions: topic.partitions.clone() });
-        Ok(())
     }
 
     /// Moves the log start offset up to `before` (`None`: to the high watermark); returns the new one.
@@ -250,17 +271,6 @@ impl Broker {
         answer.await.map_err(|_| stopping())?
     }
 
-    /// Opens what is new of a topic that the metadata store has as active, and puts it into the catalog.
-    pub(crate) async fn serve_topic(&self, record: TopicRecord) -> Result<Arc<Topic>, ApiError> {
-        let config = parse_config(&record.config)?;
-        let known = self.inner().catalog.topic(&TopicRef::Id(record.id)).ok();
-        let mut partitions: Vec<PartitionHandle> = known.map(|topic| topic.partitions.clone()).unwrap_or_default();
-        for index in partitions.len() as u32..record.partitions {
-            partitions.push(self.open_new(&record, &config, index).await?);
-        }
-        Ok(self.inner().catalog.put(Topic { record, config, partitions }))
-    }
-
     async fn read_topic(&self, id: TopicId) -> Result<Versioned<TopicRecord>, ApiError> {
         let read = self.inner().store.topic(id).await.map_err(|error| unavailable(&error))?;
         read.ok_or_else(|| ApiError::new(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted"))
@@ -283,14 +293,6 @@ fn check_partitions(partitions: u32) -> Result<(), ApiError> {
         ErrorCode::InvalidPartitions,
         format!("a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}"),
     ))
-}
-
-fn check_replication(replication_factor: u32) -> Result<(), ApiError> {
-    if replication_factor == 1 {
-        return Ok(());
-    }
-    let message = format!("replication factor {replication_factor} is not possible with 1 live broker; use 1");
-    Err(ApiError::new(ErrorCode::InvalidReplicationFactor, message))
 }
 
 fn exists(name: &str) -> ApiError {

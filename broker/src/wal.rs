@@ -27,6 +27,7 @@ mod tests;
 mod writer;
 
 use crate::metrics::WalMeters;
+use millpond_core::replica::Placed;
 use millpond_core::tiering::TailSummary;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::frame::BLOCK_BYTES;
@@ -110,6 +111,8 @@ pub enum WalRecord {
         partition: PartitionId,
         /// Start and end of the empty log.
         at: Offset,
+        /// Chained hash of the log below (S6).
+        prefix_hash: u64,
     },
     /// Its topic's tombstone was seen: nothing of it is needed any more (rules K6, S14).
     Drop {
@@ -193,8 +196,8 @@ pub struct RecoveredPartition {
     pub known_end: Offset,
     /// High watermark; never above what is held.
     pub hw: Offset,
-    /// Chained hash at `end`.
-    pub prefix_hash: u64,
+    /// Chained hash at `end` (S6). `None` only if no batch is left and the frames that are do not say it.
+    pub prefix_hash: Option<u64>,
 }
 
 /// Synced frames that cannot be read back.
@@ -228,6 +231,17 @@ pub struct TailEntry {
     pub latest: TimestampMs,
     /// Producer fields.
     pub producer: Option<ProducerStamp>,
+}
+
+/// What a reader of a tail has before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Bytes of batches up to the log end.
+    pub(crate) bytes: u64,
+    /// Size of the next batch in bytes; 0 if there is none.
+    pub(crate) next: u32,
+    /// Whether all of it is in memory.
+    pub(crate) in_memory: bool,
 }
 
 /// Why the tail could not be read.
@@ -403,6 +417,24 @@ impl Wal {
         to: Offset,
         bytes_max: usize,
     ) -> Result<Vec<(Batch, TimestampMs)>, TailReadError> {
+        let placed = self.read_placed(partition, from, to, bytes_max).await?;
+        Ok(placed.into_iter().map(|placed| (placed.batch, placed.append_time)).collect())
+    }
+
+    /// Reads as `read` does, each batch with all that the log keeps beside it: as a leader pushes it. What is not durable here yet
+    /// is read too, and may be pushed (rule R9).
+    ///
+    /// # Errors
+    /// As `read`.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn read_placed(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<Placed>, TailReadError> {
         let mut missing = None;
         loop {
             let plan = read::Plan::new(&self.shared, partition, from, to, bytes_max)?;
@@ -448,6 +480,12 @@ impl Wal {
         self.shared.tails.look(partition, |tail| (tail.start(), tail.end()))
     }
 
+    /// Chained hash of the log up to `offset` (S6), durable or not. `None` where no batch that is held begins or ends.
+    #[must_use]
+    pub fn prefix_hash_at(&self, partition: PartitionId, offset: Offset) -> Option<u64> {
+        self.shared.tails.look(partition, |tail| tail.prefix_hash_at(offset)).flatten()
+    }
+
     /// Batches wholly below `to` are no longer needed (the caller upholds rule T6). They stay readable until the space is needed;
     /// a restart may bring them back.
     pub fn trim(&self, partition: PartitionId, to: Offset) {
@@ -458,6 +496,12 @@ impl Wal {
             // The writer gives files up; it may be asleep.
             self.shared.queue.nudge();
         }
+    }
+
+    /// What a reader at `from` has before it; `None` for a partition that is not here.
+    #[must_use]
+    pub(crate) fn ahead(&self, partition: PartitionId, from: Offset) -> Option<Ahead> {
+        self.shared.tails.look(partition, |tail| tail.ahead(from))
     }
 
     /// How full the WAL is.

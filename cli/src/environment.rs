@@ -4,6 +4,7 @@
 use clap::Command;
 use clap::builder::Resettable;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 const PREFIX: &str = "MILLPOND_";
 
@@ -41,6 +42,11 @@ pub(crate) fn warnings(command: &Command, variables: &[(String, String)]) -> Vec
     unknown
         .map(|(name, _)| format!("warning: nothing reads the variable `{name}`; see `millpond help broker`"))
         .collect()
+}
+
+/// Names of all `MILLPOND_*` variables that are set: what a child must not take for its own.
+pub(crate) fn set() -> impl Iterator<Item = OsString> {
+    std::env::vars_os().map(|(name, _)| name).filter(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
 fn collect(command: &Command, known: &mut BTreeSet<String>) {

@@ -66,9 +66,37 @@ impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
     }
 }
 
+/// An error with what caused it, each cause once: some errors tell theirs themselves.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !message.ends_with(&said) {
+            message = format!("{message}: {said}");
+        }
+        source = cause.source();
+    }
+    message
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{said}")]
+        struct Told {
+            said: &'static str,
+            source: Option<Box<Told>>,
+        }
+        let told = |said, source: Option<Told>| Told { said, source: source.map(Box::new) };
+        let inner = || told("no such file", None);
+        assert_eq!(causes(&told("cannot open", Some(inner()))), "cannot open: no such file");
+        assert_eq!(causes(&told("cannot open: no such file", Some(inner()))), "cannot open: no such file");
+    }
 
     #[test]
     fn failures_are_one_line() {

@@ -1,7 +1,7 @@
 //! Runs one broker in this process: makes what it is given, says when it is ready, and asks it to end when the process is asked
 //! to. What a broker does is the broker's.
 
-use crate::failure::{Doing, Failure};
+use crate::failure::{Doing, Failure, causes};
 use crate::metadata::Metadata;
 use crate::ports;
 use crate::signals::Shutdown;
@@ -75,12 +75,13 @@ impl Launch {
 /// Says what to do about a broker that does not start.
 fn explain(error: StartError, flags: [&str; 3]) -> Failure {
     let StartError::Listen { door, address, source } = &error else {
-        return Failure::new(format!("cannot start the broker: {error}"));
+        return Failure::new(format!("cannot start the broker: {}", causes(&error)));
     };
     let [grpc, kafka, http] = flags;
     let flag = match *door {
         "gRPC" => grpc,
         "Kafka" => kafka,
+        "internal" => "--internal-listen",
         _ => http,
     };
     match source.kind() {

@@ -1,7 +1,24 @@
 //! Who holds a port that we cannot have. Reads `/proc`; where there is none, or it may not be read, the owner stays unknown.
 
+use crate::failure::Failure;
 use std::fs;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+/// Finds out whether all of these addresses can be listened on, each with the flag that sets its port. Whoever is quick may take one
+/// before it is used.
+pub(crate) fn check(wanted: impl Iterator<Item = (SocketAddr, &'static str)>) -> Result<(), Failure> {
+    // Held together, so that one that is wanted twice is found too.
+    let mut held = Vec::new();
+    for (address, flag) in wanted {
+        match TcpListener::bind(address) {
+            Ok(listener) => held.push(listener),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(Failure::new(taken(address, flag))),
+            Err(error) => return Err(Failure::new(format!("cannot listen on {address}: {error}; see {flag}"))),
+        }
+    }
+    Ok(())
+}
 
 /// Why nobody can listen on `address`, and what to do. `flag` sets the port.
 pub(crate) fn taken(address: SocketAddr, flag: &str) -> String {
@@ -65,5 +82,11 @@ mod tests {
         let address = listener.local_addr().expect("it is bound");
         let message = taken(address, "--grpc-port");
         assert!(message.contains(&format!("process {} (", std::process::id())), "{message}");
+        let refused = check([(address, "--grpc-port")].into_iter()).expect_err("it is taken");
+        assert_eq!(refused.to_string(), message);
+        drop(listener);
+        check([(address, "--grpc-port")].into_iter()).expect("it is free again");
+        let twice = check([(address, "--grpc-port"), (address, "--http-port")].into_iter()).expect_err("one of them");
+        assert!(twice.to_string().contains("--http-port"), "{twice}");
     }
 }

@@ -1,10 +1,13 @@
 //! Settings of a broker: read from flags, variables and a file, in that order of precedence, and checked before anything starts.
-//! Opens nothing but the file.
+//! Opens nothing but the file, and those that say what brokers prove to each other.
 
 use crate::failure::{Doing, Failure};
 use crate::metadata::{EtcdFiles, Login, Metadata};
+use crate::secret::{self, Written};
 use crate::telemetry::{TelemetrySettings, holds_credentials};
 use crate::units::ByteCount;
+use millpond_broker::config::InternalTls;
+use millpond_broker::secret::Secret;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -63,6 +66,28 @@ pub(crate) struct Settings {
     /// Address for health checks and metrics [default: 127.0.0.1:7480]
     #[arg(long, env = "MILLPOND_HTTP_LISTEN", value_name = "IP:PORT")]
     pub(crate) http_listen: Option<SocketAddr>,
+    /// File with the secret that all brokers of the cluster share, 16 bytes or more; without one there is no replication.
+    /// MILLPOND_CLUSTER_SECRET may hold the secret itself instead
+    #[arg(long, env = "MILLPOND_CLUSTER_SECRET_FILE", value_name = "FILE")]
+    pub(crate) cluster_secret_file: Option<PathBuf>,
+    /// The secret itself: for the variable, since others see a command line
+    #[arg(long, env = "MILLPOND_CLUSTER_SECRET", hide = true, hide_env_values = true)]
+    pub(crate) cluster_secret: Option<Written>,
+    /// Address of the internal door, for the other brokers [default: port 7401 beside the gRPC door; any port on loopback]
+    #[arg(long, env = "MILLPOND_INTERNAL_LISTEN", value_name = "IP:PORT")]
+    pub(crate) internal_listen: Option<SocketAddr>,
+    /// What the other brokers are told to connect to [default: the host of --grpc-advertise, or the address it listens on]
+    #[arg(long, env = "MILLPOND_INTERNAL_ADVERTISE", value_name = "HOST:PORT")]
+    pub(crate) internal_advertise: Option<String>,
+    /// Certificate of the authority that signed those of all brokers; encrypts what brokers say to each other
+    #[arg(long, env = "MILLPOND_INTERNAL_TLS_CA", value_name = "FILE.pem")]
+    pub(crate) internal_tls_ca: Option<PathBuf>,
+    /// Certificate of this broker, for the host that the others connect to
+    #[arg(long, env = "MILLPOND_INTERNAL_TLS_CERT", value_name = "FILE.pem")]
+    pub(crate) internal_tls_cert: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, env = "MILLPOND_INTERNAL_TLS_KEY", value_name = "FILE.pem")]
+    pub(crate) internal_tls_key: Option<PathBuf>,
     /// Memory for pages read from the object store [default: the broker's]
     #[arg(long, env = "MILLPOND_CACHE_MEMORY", value_name = "SIZE")]
     pub(crate) cache_memory: Option<ByteCount>,
@@ -72,6 +97,9 @@ pub(crate) struct Settings {
     /// Disk for the WAL [default: the broker's]
     #[arg(long, env = "MILLPOND_WAL_BYTES", value_name = "SIZE")]
     pub(crate) wal_bytes: Option<ByteCount>,
+    /// Create a topic when somebody writes to it or asks for it; Kafka's auto.create.topics.enable [default: false]
+    #[arg(long, env = "MILLPOND_AUTO_CREATE_TOPICS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) auto_create_topics: Option<bool>,
     /// Listen without TLS and passwords on an address that others can reach
     #[arg(long, env = "MILLPOND_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
@@ -104,9 +132,20 @@ pub(crate) struct Resolved {
     pub(crate) grpc: Door,
     pub(crate) kafka: Door,
     pub(crate) http: SocketAddr,
+    /// Where the other brokers come in, and what they have to know.
+    pub(crate) internal: Option<Internal>,
     pub(crate) cache_memory: Option<ByteCount>,
     pub(crate) cache_disk: Option<ByteCount>,
     pub(crate) wal_bytes: Option<ByteCount>,
+    pub(crate) auto_create_topics: bool,
+}
+
+/// The internal door, and what the other brokers have to know and to show there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Internal {
+    pub(crate) door: Door,
+    pub(crate) secret: Secret,
+    pub(crate) tls: Option<InternalTls>,
 }
 
 /// Where a door listens, and what its clients are told; `None` is the address it listens on.
@@ -160,9 +199,17 @@ impl Settings {
             kafka_listen: self.kafka_listen.or(other.kafka_listen),
             kafka_advertise: self.kafka_advertise.or(other.kafka_advertise),
             http_listen: self.http_listen.or(other.http_listen),
+            cluster_secret_file: self.cluster_secret_file.or(other.cluster_secret_file),
+            cluster_secret: self.cluster_secret.or(other.cluster_secret),
+            internal_listen: self.internal_listen.or(other.internal_listen),
+            internal_advertise: self.internal_advertise.or(other.internal_advertise),
+            internal_tls_ca: self.internal_tls_ca.or(other.internal_tls_ca),
+            internal_tls_cert: self.internal_tls_cert.or(other.internal_tls_cert),
+            internal_tls_key: self.internal_tls_key.or(other.internal_tls_key),
             cache_memory: self.cache_memory.or(other.cache_memory),
             cache_disk: self.cache_disk.or(other.cache_disk),
             wal_bytes: self.wal_bytes.or(other.wal_bytes),
+            auto_create_topics: self.auto_create_topics.or(other.auto_create_topics),
             insecure: self.insecure.or(other.insecure),
         }
     }
@@ -173,6 +220,10 @@ impl Settings {
         let grpc = door("grpc", self.grpc_listen, GRPC_PORT, self.grpc_advertise, insecure)?;
         let kafka = door("kafka", self.kafka_listen, KAFKA_PORT, self.kafka_advertise, insecure)?;
         let http = self.http_listen.unwrap_or(loopback(HTTP_PORT));
+        let secret = secret::read(self.cluster_secret_file.as_deref(), self.cluster_secret.as_ref())?;
+        let files = [self.internal_tls_ca, self.internal_tls_cert, self.internal_tls_key];
+        let tls = secret::read_tls(files.each_ref().map(Option::as_deref))?;
+        let internal = internal(secret, tls, &grpc, self.internal_listen, self.internal_advertise)?;
         let cluster = self.cluster.unwrap_or_else(|| "millpond".to_owned());
         let files = EtcdFiles {
             ca: self.etcd_ca,
@@ -194,9 +245,12 @@ impl Settings {
             grpc,
             kafka,
             http,
+            internal,
             cache_memory: self.cache_memory,
             cache_disk: self.cache_disk,
             wal_bytes: self.wal_bytes,
+            // Section 8 of the defaults: topics come into being by themselves in `dev` only.
+            auto_create_topics: self.auto_create_topics.unwrap_or(false),
         })
     }
 }
@@ -207,6 +261,9 @@ pub(crate) const GRPC_PORT: u16 = 7400;
 pub(crate) const KAFKA_PORT: u16 = 9092;
 /// Port of the HTTP door unless told otherwise.
 pub(crate) const HTTP_PORT: u16 = 7480;
+
+/// Port of the internal door where others reach the gRPC door.
+pub(crate) const INTERNAL_PORT: u16 = 7401;
 
 /// An address that only this machine reaches.
 pub(crate) fn loopback(port: u16) -> SocketAddr {
@@ -259,6 +316,34 @@ fn door(
     }
 }
 
+/// The internal door: beside the gRPC door unless told otherwise. What comes in by it is proven, so it needs no `--insecure`.
+fn internal(
+    secret: Option<Secret>,
+    tls: Option<InternalTls>,
+    grpc: &Door,
+    listen: Option<SocketAddr>,
+    advertise: Option<String>,
+) -> Result<Option<Internal>, Failure> {
+    let Some(secret) = secret else {
+        return match listen.is_some() || advertise.is_some() || tls.is_some() {
+            true => Err(Failure::usage(
+                "the internal door is for brokers that share a secret; give --cluster-secret-file or MILLPOND_CLUSTER_SECRET",
+            )),
+            false => Ok(None),
+        };
+    };
+    // Whoever looks for a broker on this machine reads the port in the metadata store.
+    let beside = match grpc.listen.ip() {
+        ip if ip.is_loopback() => SocketAddr::new(ip, 0),
+        ip => SocketAddr::new(ip, INTERNAL_PORT),
+    };
+    let listen = listen.unwrap_or(beside);
+    let host = grpc.advertise.as_ref().and_then(|advertise| advertise.rsplit_once(':')).map(|(host, _)| host);
+    let beside = host.filter(|_| listen.port() != 0).map(|host| format!("{host}:{}", listen.port()));
+    let door = door("internal", Some(listen), INTERNAL_PORT, advertise.or(beside), true)?;
+    Ok(Some(Internal { door, secret, tls }))
+}
+
 fn object_store(url: String) -> Result<String, Failure> {
     if holds_credentials(&url) {
         return Err(Failure::usage(
@@ -293,6 +378,43 @@ mod tests {
         assert_eq!(resolved.metadata, Metadata::Embedded("/m".into()));
         assert_eq!(resolved.grpc, Door { listen: loopback(7400), advertise: None });
         assert_eq!((resolved.kafka.listen, resolved.http), (loopback(9092), loopback(7480)));
+    }
+
+    #[test]
+    fn internal_door_stands_beside_the_grpc_door_once_there_is_a_secret() {
+        let resolve = |change: fn(&mut Settings)| {
+            let mut settings = least();
+            settings.cluster_secret = Some("sixteen bytes at least".parse().expect("any text will do"));
+            change(&mut settings);
+            settings.resolve().expect("it can work").internal.expect("there is a secret").door
+        };
+        assert_eq!(least().resolve().expect("no secret is fine").internal, None);
+        let any = SocketAddr::from(([0; 4], 7400));
+        let check = |found: Door, listen: &str, advertise: Option<&str>| {
+            let listen = listen.parse().expect("an address");
+            assert_eq!(found, Door { listen, advertise: advertise.map(str::to_owned) });
+        };
+        check(resolve(|_| {}), "127.0.0.1:0", None);
+        check(resolve(|settings| settings.grpc_advertise = Some("h:9".to_owned())), "127.0.0.1:0", None);
+        check(
+            resolve(|settings| {
+                settings.grpc_listen = Some(SocketAddr::from(([10, 0, 0, 1], 9)));
+                settings.insecure = Some(true);
+            }),
+            "10.0.0.1:7401",
+            None,
+        );
+        let mut open = least();
+        (open.grpc_listen, open.insecure, open.grpc_advertise) = (Some(any), Some(true), Some("host:7400".to_owned()));
+        open.cluster_secret = Some("sixteen bytes at least".parse().expect("any text will do"));
+        let found = open.clone().resolve().expect("it can work").internal.expect("there is a secret").door;
+        check(found, "0.0.0.0:7401", Some("host:7401"));
+        open.internal_advertise = Some("other:1".to_owned());
+        let found = open.resolve().expect("it can work").internal.expect("there is a secret").door;
+        check(found, "0.0.0.0:7401", Some("other:1"));
+        let mut lonely = least();
+        lonely.internal_listen = Some(any);
+        assert!(lonely.resolve().expect_err("no secret").to_string().contains("--cluster-secret-file"));
     }
 
     #[test]

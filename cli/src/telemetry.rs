@@ -1,7 +1,7 @@
 //! What a broker process says about itself: its log on standard error, and its traces to a collector. Never a secret: credentials
 //! are read by those who use them and pass through no setting that is logged.
 
-use crate::failure::{Doing, Failure};
+use crate::failure::{Doing, Failure, causes};
 use millpond_broker::telemetry::{Otlp, TRACE_RATIO_DEFAULT, Traces};
 use serde::Deserialize;
 use std::io::IsTerminal;
@@ -89,6 +89,27 @@ impl TelemetrySettings {
         }
     }
 
+    /// The arguments that say the same to another process; `log` is its filter unless one was given.
+    pub(crate) fn arguments(&self, log: &str) -> Vec<String> {
+        let format = self.log_format.map(|format| match format {
+            LogFormat::Text => "text".to_owned(),
+            LogFormat::Json => "json".to_owned(),
+        });
+        let pairs = [
+            ("--log", Some(self.log.clone().unwrap_or_else(|| log.to_owned()))),
+            ("--log-format", format),
+            ("--otlp-endpoint", self.otlp_endpoint.clone()),
+            ("--trace-ratio", self.trace_ratio.map(|ratio| ratio.to_string())),
+        ];
+        let said = pairs.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        said.flatten().collect()
+    }
+
+    /// Whether lines of the log are for machines.
+    pub(crate) fn is_json(&self) -> bool {
+        self.log_format == Some(LogFormat::Json)
+    }
+
     /// Begins to log, and to trace if there is a collector. `log` holds unless a filter was given; `instance` is who we are to
     /// the collector.
     pub(crate) fn begin(self, log: &str, instance: String) -> Result<Telemetry, Failure> {
@@ -141,16 +162,6 @@ fn collector(endpoint: String, instance: String) -> Result<Otlp, Failure> {
 pub(crate) fn holds_credentials(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@'))
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        message = format!("{message}: {cause}");
-        source = cause.source();
-    }
-    message
 }
 
 impl Telemetry {

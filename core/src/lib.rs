@@ -3,9 +3,11 @@
 //! Floor 1. No tokio, sockets, files, clocks or randomness of its own, and no `HashMap`, whose order is not deterministic.
 
 pub mod collection;
+pub mod controller;
 pub mod election;
 pub mod flush;
 pub mod loss;
+pub mod placement;
 pub mod records;
 pub mod replica;
 pub mod rules;

@@ -45,6 +45,10 @@ pub struct Seam {
     pub tiered_end: Offset,
     /// The manifest's epoch at `tiered_end - 1`.
     pub tiered_epoch: Option<LeaderEpoch>,
+    /// The disk's chained hash at `tiered_end`, if it knows it (S6).
+    pub hash: Option<u64>,
+    /// The manifest's there.
+    pub tiered_hash: u64,
 }
 
 /// How the two logs meet.
@@ -63,6 +67,9 @@ pub enum Meeting {
 pub fn meet(seam: &Seam) -> Meeting {
     if seam.end < seam.tiered_end {
         return Meeting::Behind;
+    }
+    if seam.hash.is_some_and(|hash| hash != seam.tiered_hash) {
+        return Meeting::Diverged;
     }
     let continues = match (seam.epoch, seam.tiered_epoch) {
         // The same epoch at one offset is the same record, and so is all before it.

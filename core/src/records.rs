@@ -54,6 +54,8 @@ pub struct SessionRecord {
     pub kafka: String,
     /// Where its HTTP door is, `host:port`.
     pub http: String,
+    /// Where its internal door is, `host:port`; none if it has no cluster secret, and so takes part in no replication.
+    pub internal: Option<String>,
     /// Its rack, if told.
     pub rack: Option<String>,
 }

@@ -8,12 +8,14 @@ mod isr;
 mod leader;
 mod push;
 mod step;
+mod transfer;
 
-pub use isr::{Proposal, removal};
+pub use isr::{Proposal, removal, won};
 pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
 pub use step::{
     Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Visible,
 };
+pub use transfer::Transfer;
 
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
@@ -22,6 +24,7 @@ use leader::{Leading, Produce};
 use millpond_log::batch::{ProducerStamp, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
+use millpond_log::manifest::ManifestRoot;
 use millpond_log::producers::ProducerTable;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::VecDeque;
@@ -152,6 +155,10 @@ impl Replica {
             }
             Input::Manifest { log_start, tiered_end } => self.note_manifest(log_start, tiered_end, out),
             Input::TimestampType(kind) => self.timestamp_type = kind,
+            Input::Transfer(wish) => {
+                self.begin_handover(now, wish);
+                self.consider_isr(now, out);
+            }
             Input::Tick => self.consider_isr(now, out),
         }
     }
@@ -185,6 +192,12 @@ impl Replica {
     #[must_use]
     pub fn durable(&self) -> Offset {
         self.durable
+    }
+
+    /// Chained hash at the log end (S6).
+    #[must_use]
+    pub fn prefix_hash(&self) -> u64 {
+        self.at_end.prefix_hash
     }
 
     /// The high watermark as it may be persisted now: durable when it is written (rule R10).
@@ -352,6 +365,16 @@ impl EndState {
         }
     }
 
+    /// The state at a manifest's tiered end, where `producers` is that of the producers (rules T4, R12).
+    #[must_use]
+    pub fn tiered(root: &ManifestRoot, producers: ProducerTable) -> EndState {
+        let empty = EndState::empty();
+        let (prefix_hash, last_append_time) = root
+            .newest()
+            .map_or((empty.prefix_hash, empty.last_append_time), |newest| (newest.prefix_hash, newest.max_append_time));
+        EndState { end: root.tiered_end, prefix_hash, producers, last_append_time }
+    }
+
     /// Moves past `batch`.
     pub fn absorb(&mut self, batch: &Batch, append_time: TimestampMs) {
         self.replay(batch.producer(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
@@ -374,17 +397,13 @@ impl EndState {
         self.end = span.end;
     }
 
+    /// Forgets expired producers when the log's own time enters another minute, so that replicas forget at the same offset (rule P2).
+    /// To be called before the batch of `append_time` is judged or absorbed.
     fn expire(&mut self, append_time: TimestampMs) {
-        expire_producers(&mut self.producers, self.last_append_time, append_time);
-    }
-}
-
-/// Forgets expired producers when the log's own time enters another minute, so that replicas forget at the same offset (rule P2).
-/// To be called before the batch of `append_time` is judged or absorbed; `before` is the append time of the batch before it.
-pub fn expire_producers(producers: &mut ProducerTable, before: TimestampMs, append_time: TimestampMs) {
-    const MINUTE_MS: i64 = 60_000;
-    if before.0.div_euclid(MINUTE_MS) != append_time.0.div_euclid(MINUTE_MS) {
-        producers.expire(append_time, PRODUCER_EXPIRY_MS);
+        const MINUTE_MS: i64 = 60_000;
+        if self.last_append_time.0.div_euclid(MINUTE_MS) != append_time.0.div_euclid(MINUTE_MS) {
+            self.producers.expire(append_time, PRODUCER_EXPIRY_MS);
+        }
     }
 }
 

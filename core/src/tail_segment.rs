@@ -1,8 +1,8 @@
-//! Makes one segment of one partition's committed tail, batch by batch, and carries the producer state to its end (rules T1, T4).
+//! Makes one segment of one partition's committed tail, batch by batch, and carries the log's state to its end (rules T1, T4, S6).
 //!
 //! Pure: batches come from whoever reads the WAL.
 
-use crate::replica::expire_producers;
+use crate::replica::EndState;
 use millpond_log::batch::BatchError;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::producers::ProducerTable;
@@ -14,8 +14,8 @@ pub struct TailSegment {
     writer: SegmentWriter,
     end: Offset,
     epochs: LeaderEpochs,
-    producers: ProducerTable,
-    last_append_time: TimestampMs,
+    /// State of the log where the segment ends so far.
+    reached: EndState,
 }
 
 /// Why a batch does not go into the segment.
@@ -35,23 +35,23 @@ pub enum TailSegmentError {
 }
 
 impl TailSegment {
-    /// A segment of `[base, end)`; `producers` is the state at `base` and `last_append_time` the newest append time before it.
+    /// A segment of `[from.end, end)`; `from` is the state of the log where it begins.
     #[must_use]
-    pub fn new(
-        identity: SegmentIdentity,
-        base: Offset,
-        end: Offset,
-        producers: ProducerTable,
-        last_append_time: TimestampMs,
-    ) -> TailSegment {
-        let writer = SegmentWriter::new(identity, base, Density::Dense);
-        TailSegment { writer, end, epochs: LeaderEpochs::default(), producers, last_append_time }
+    pub fn new(identity: SegmentIdentity, from: EndState, end: Offset) -> TailSegment {
+        let writer = SegmentWriter::new(identity, from.end, Density::Dense);
+        TailSegment { writer, end, epochs: LeaderEpochs::default(), reached: from }
     }
 
     /// Offset after the last batch; the next one begins here.
     #[must_use]
     pub fn reached(&self) -> Offset {
         self.writer.end()
+    }
+
+    /// Chained hash of the log where the segment ends so far (S6).
+    #[must_use]
+    pub fn prefix_hash(&self) -> u64 {
+        self.reached.prefix_hash
     }
 
     /// Adds the next batch. `latest` is its largest timestamp, as admission read it off the records.
@@ -70,11 +70,8 @@ impl TailSegment {
         }
         self.writer.push_timed(batch, append_time, latest)?;
         self.epochs.append(batch.leader_epoch(), batch.base_offset());
-        if let Some(stamp) = batch.producer() {
-            self.producers.append(stamp, batch.record_count(), batch.base_offset(), append_time);
-        }
-        expire_producers(&mut self.producers, self.last_append_time, append_time);
-        self.last_append_time = append_time;
+        // Rule P2: by the very steps that the replicas take, so that their state at its end is the segment's.
+        self.reached.absorb(batch, append_time);
         Ok(())
     }
 
@@ -83,15 +80,19 @@ impl TailSegment {
     /// Panics before its end is reached.
     #[must_use]
     pub fn finish(self) -> (BuiltSegment, ProducerTable) {
-        let TailSegment { writer, end, epochs, producers, .. } = self;
+        let TailSegment { writer, end, epochs, reached } = self;
         assert_eq!(writer.end(), end, "a segment covers all of its range (S8)");
         let segment = writer.finish(SegmentTail {
             end,
+            prefix_hash: reached.prefix_hash,
             epochs: epochs.entries().to_vec(),
-            producers: producers.encode(),
+            producers: reached.producers.encode(),
             aborted: Vec::new(),
             open: Vec::new(),
         });
-        (segment, producers)
+        (segment, reached.producers)
     }
 }
+
+#[cfg(test)]
+mod tests;

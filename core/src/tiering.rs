@@ -166,6 +166,22 @@ impl Tiering {
         self.office
     }
 
+    /// Takes or leaves office as the replica has.
+    pub fn see(&mut self, visible: &Visible) {
+        let office = visible.leads.then_some(visible.epoch);
+        match office {
+            _ if office == self.office => {}
+            None => self.resign(),
+            Some(epoch) => {
+                self.lead(epoch);
+                if matches!(self.step, Step::Idle) {
+                    // Another may have led meanwhile, and have changed the root last (rule T8).
+                    self.step = Step::Stale;
+                }
+            }
+        }
+    }
+
     /// The office was taken, in `epoch`.
     pub fn lead(&mut self, epoch: LeaderEpoch) {
         self.office = Some(epoch);

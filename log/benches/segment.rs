@@ -40,6 +40,7 @@ fn build(batches: &[Batch]) -> BuiltSegment {
     let end = writer.end();
     writer.finish(SegmentTail {
         end,
+        prefix_hash: 0,
         epochs: vec![EpochStart { epoch: LeaderEpoch(1), start: Offset(0) }],
         producers: Bytes::new(),
         aborted: Vec::new(),

@@ -116,7 +116,8 @@ pub struct Frame {
     pub append_time: TimestampMs,
     /// Largest timestamp of the batch's records, which the batch's own header need not tell truly.
     pub latest: TimestampMs,
-    /// Chained hash of the partition's log (S6).
+    /// Chained hash of the partition's log (S6): up to and with a batch, or where a `Reset` or a `State` has the log begin. 0 above
+    /// offset 0 says that it is not known.
     pub prefix_hash: u64,
     /// Bytes of the payload, which follows the head.
     pub payload_len: u32,

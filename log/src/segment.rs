@@ -111,6 +111,8 @@ pub struct SegmentMeta {
     pub max_timestamp: TimestampMs,
     /// Append time of its last batch; `TimestampMs::NONE` if it holds no batch.
     pub max_append_time: TimestampMs,
+    /// Chained hash of the log at its end (S6).
+    pub prefix_hash: u64,
     /// Leader epochs with records in it: the first entry's start is `base`.
     pub epochs: Vec<EpochStart>,
     /// Transactions open at its end, oldest first.

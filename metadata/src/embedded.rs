@@ -8,6 +8,7 @@ mod engine;
 mod leases;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
+mod snapshots;
 mod tables;
 mod watch;
 
@@ -17,7 +18,7 @@ use crate::kv::{
 };
 use directory::Directory;
 use disk::Disk;
-use engine::{Engine, Envelope, Reply, Request};
+use engine::{Engine, Envelope, Opened, Reply, Request};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -25,6 +26,8 @@ use tokio::sync::{Semaphore, oneshot, watch as tokio_watch};
 use watch::EmbeddedWatch;
 
 pub use directory::OpenError;
+pub(crate) use engine::{Applied, Page};
+pub(crate) use leases::LeaseState;
 
 /// Requests waiting for the thread, in units of `PERMIT_BYTES`: 16 MiB, so that every queue is bounded in bytes.
 const PERMITS: u32 = 16 << 10;
@@ -40,6 +43,7 @@ struct Shared {
     requests: mpsc::Sender<Envelope>,
     permits: Arc<Semaphore>,
     revisions: tokio_watch::Receiver<Revision>,
+    identity: Option<u64>,
 }
 
 impl Embedded {
@@ -72,7 +76,8 @@ impl Embedded {
     }
 
     fn start(disk: Disk, clock: Arc<dyn Clock>, directory: Option<Arc<Directory>>) -> Result<Embedded, redb::Error> {
-        let (engine, revisions) = Engine::new(disk, clock)?;
+        let identity = uuid::Uuid::new_v4().as_u64_pair().1;
+        let Opened { engine, revisions, identity } = Engine::open(disk, clock, identity)?;
         let (requests, received) = mpsc::channel();
         let run = move || {
             let closing = engine.run(received);
@@ -84,7 +89,7 @@ impl Embedded {
         };
         std::thread::Builder::new().name("metadata".to_owned()).spawn(run).map_err(redb::Error::Io)?;
         let permits = Arc::new(Semaphore::new(PERMITS as usize));
-        Ok(Embedded { shared: Arc::new(Shared { requests, permits, revisions }) })
+        Ok(Embedded { shared: Arc::new(Shared { requests, permits, revisions, identity }) })
     }
 
     /// Closes the store after the requests before this one; other handles then get `Unavailable`. Once it returns, the
@@ -103,6 +108,37 @@ impl Embedded {
     /// `Unavailable`.
     pub async fn expire_leases(&self) -> Result<(), KvError> {
         self.ask(0, Request::ExpireLeases).await
+    }
+
+    /// What tells this store from every other (rule K7). A store that was made before stores had one has none.
+    pub(crate) fn identity(&self) -> Option<u64> {
+        self.shared.identity
+    }
+
+    /// The newest revision; no older than any that was in an answer.
+    pub(crate) fn newest(&self) -> Revision {
+        *self.shared.revisions.borrow()
+    }
+
+    /// One page of a read at the newest revision, or at that of an earlier page which was cut off.
+    ///
+    /// # Errors
+    /// - `Compacted`: the earlier page was long ago. Read anew.
+    /// - `Refused`: the revision lies ahead.
+    /// - `Unavailable`.
+    pub(crate) async fn page(&self, range: Range, at: Option<Revision>) -> Result<Page, KvError> {
+        self.ask(0, |reply| Request::Page(range, at, reply)).await
+    }
+
+    /// As `Kv::txn`, and tells more of what happened.
+    pub(crate) async fn apply(&self, txn: Txn) -> Result<Applied, KvError> {
+        txn.check()?;
+        self.change(txn.size(), |reply| Request::Txn(txn, reply)).await
+    }
+
+    /// How a lease stands; `None` if it has ended.
+    pub(crate) async fn lease_state(&self, lease: LeaseId) -> Result<Option<LeaseState>, KvError> {
+        self.ask(0, |reply| Request::LeaseState(lease, reply)).await
     }
 
     /// Sends a request that changes nothing durable.
@@ -147,14 +183,18 @@ impl Kv for Embedded {
             // A key that cannot be there: what counts is the revision.
             let nothing = Range::key(&bytes::Bytes::from_static(&[0]));
             let revision = self.range(nothing).await?.revision;
-            Ok(Position { cluster: None, revision })
+            Ok(Position { cluster: self.identity(), revision })
         })
     }
 
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, KvError>> {
         Box::pin(async move {
-            txn.check()?;
-            self.change(txn.size(), |reply| Request::Txn(txn, reply)).await
+            Ok(match self.apply(txn).await? {
+                Applied::Succeeded { revision, deleted } => {
+                    TxnOutcome::Succeeded { revision, deleted: deleted.into_iter().sum() }
+                }
+                Applied::Failed { revision, found } => TxnOutcome::Failed { revision, found },
+            })
         })
     }
 

@@ -265,7 +265,7 @@ async fn position_now(links: &Links, deadline: Duration) -> Result<Position, KvE
     });
     let answer = answer.await?;
     let header = answer.header();
-    Ok(Position { cluster: header.map(ResponseHeader::cluster_id), revision: convert::revision(header) })
+    Ok(Position { cluster: header.and_then(convert::cluster), revision: convert::revision(header) })
 }
 
 async fn revision_now(links: &Links, deadline: Duration) -> Result<Revision, KvError> {

@@ -419,7 +419,7 @@ pub enum KvError {
 /// Where a store stands: what tells a restored one from the one it was (rule K7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Position {
-    /// etcd's cluster id; `None` where a store has no identity besides its place.
+    /// etcd's cluster id, or what the embedded store has instead; `None` where a store has no identity besides its place.
     pub cluster: Option<u64>,
     /// The newest revision.
     pub revision: Revision,

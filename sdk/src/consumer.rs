@@ -16,7 +16,7 @@ use crate::record::{ConsumerRecord, TopicPartition};
 use decode::{Decoder, Step};
 use fetcher::{Command, Event, Fetched, Fetcher, Generation};
 use futures::{Stream, StreamExt};
-use millpond_log::{ErrorCode, Offset};
+use millpond_log::{ErrorCode, LeaderEpoch, Offset};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct Consumer {
 struct Assigned {
     generation: Generation,
     position: Offset,
+    /// Leader epoch of the record before the position, if that was read.
+    epoch: Option<LeaderEpoch>,
     paused: bool,
     high_watermark: Option<Offset>,
     log_start: Option<Offset>,
@@ -100,7 +102,7 @@ impl Consumer {
             self.command(Command::Stop { partition });
         }
         for (partition, offset) in starts {
-            self.start(partition, offset, false);
+            self.start(partition, offset, None, false);
         }
         Ok(())
     }
@@ -112,7 +114,7 @@ impl Consumer {
     pub async fn seek(&mut self, partition: &TopicPartition, to: StartAt) -> Result<(), Error> {
         let paused = self.assigned(partition)?.paused;
         let offset = self.find(partition, to).await?;
-        self.start(partition.clone(), offset, paused);
+        self.start(partition.clone(), offset, None, paused);
         Ok(())
     }
 
@@ -135,7 +137,7 @@ impl Consumer {
     pub fn resume(&mut self, partition: &TopicPartition) -> Result<(), Error> {
         let assigned = *self.assigned(partition)?;
         if assigned.paused {
-            self.start(partition.clone(), assigned.position, false);
+            self.start(partition.clone(), assigned.position, assigned.epoch, false);
         }
         Ok(())
     }
@@ -238,13 +240,13 @@ impl Consumer {
         self.generations
     }
 
-    fn start(&mut self, partition: TopicPartition, offset: Offset, paused: bool) {
+    fn start(&mut self, partition: TopicPartition, offset: Offset, epoch: Option<LeaderEpoch>, paused: bool) {
         let generation = self.next_generation();
-        let assigned = Assigned { generation, position: offset, paused, high_watermark: None, log_start: None };
+        let assigned = Assigned { generation, position: offset, epoch, paused, high_watermark: None, log_start: None };
         self.partitions.insert(partition.clone(), assigned);
         self.command(match paused {
             true => Command::Stop { partition },
-            false => Command::Start { partition, generation, offset },
+            false => Command::Start { partition, generation, offset, epoch },
         });
     }
 
@@ -270,7 +272,7 @@ impl Consumer {
             Event::Fetched(fetched) => self.fetched(fetched),
             Event::Reset { partition, generation, offset } => {
                 if let Some(assigned) = self.current(&partition, generation) {
-                    assigned.position = offset;
+                    (assigned.position, assigned.epoch) = (offset, None);
                 }
             }
             Event::Failed { partition, generation, error } => {
@@ -306,11 +308,13 @@ impl Consumer {
             };
             match decoding.decoder.step(assigned.position) {
                 Ok(Step::Record(record)) => {
-                    assigned.position = record.offset.plus(1);
+                    (assigned.position, assigned.epoch) = (record.offset.plus(1), Some(record.leader_epoch));
                     return Some(Ok(record));
                 }
-                Ok(Step::BatchDone { end, size }) => {
-                    assigned.position = assigned.position.max(end);
+                Ok(Step::BatchDone { end, size, leader_epoch }) => {
+                    if end > assigned.position {
+                        (assigned.position, assigned.epoch) = (end, Some(leader_epoch));
+                    }
                     let address = Arc::clone(&decoding.address);
                     self.consumed(&address, size);
                 }

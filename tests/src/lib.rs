@@ -2,7 +2,9 @@
 //! it could not run. No assertions and no product code.
 
 pub mod broker;
+pub mod brokers;
 pub mod etcd;
+pub mod fleet;
 pub mod http;
 pub mod otlp;
 pub mod process;

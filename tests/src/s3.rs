@@ -86,6 +86,24 @@ impl S3 {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    /// URL of the bucket, as brokers take it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("s3://{BUCKET}/fleet")
+    }
+
+    /// Variables by which a process finds this server, and no other.
+    #[must_use]
+    pub fn variables(&self) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ENDPOINT_URL", self.endpoint()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
+        ]
+    }
+
     async fn status(&self, method: &str, path: &str) -> io::Result<u16> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
         let request =

@@ -6,9 +6,11 @@
 
 mod connection;
 mod coordinator;
+mod describe;
 mod door;
 mod fetch;
 mod frame;
+mod leaders;
 mod metadata;
 mod offsets;
 mod produce;

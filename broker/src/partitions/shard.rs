@@ -2,15 +2,19 @@
 //!
 //! Level by level: it drains all messages, steps the replicas, hands one group to the WAL and publishes once. It decides nothing.
 
+use super::links::{Answer, AnswerSender, LinkMsg, Links, Pushed};
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
-use millpond_core::replica::{Acks, Appended, Input, Mark, Now, Output, Placed, Proposal, Refusal, Replica, Token};
+use millpond_core::election::Holds;
+use millpond_core::replica::{
+    Acks, Appended, Cursor, Fault, Input, Mark, Now, Output, Placed, Proposal, PushHead, Refusal, Replica, Token,
+};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::{Batch, ErrorCode, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, Offset, PartitionId, TimestampMs};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,16 +34,26 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a shard is told. Bounded in bytes by the permits that a produce carries.
 pub(crate) enum ShardMsg {
+    /// The broker registered with this incarnation, or has lost its session (rules B2, B3): all replicas hear of it.
+    Session(Option<Incarnation>),
     /// A validated batch.
     Produce(Produce),
     /// Own this replica from now on.
     Open(Box<Open>),
+    /// A leader's push.
+    Push(Box<Pushed>),
+    /// What a shard asked to be read again.
+    Rebuilt(Box<Rebuilt>),
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
+    /// Says how far replicas are (rule E5). What is not here is not in the answer.
+    Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
-    /// Its topic is gone: forget the replica and its frames.
+    /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
     Drop { partition: PartitionId },
+    /// Whoever reads its log found an invariant broken (rule B6).
+    Fault { partition: PartitionId, fault: Fault },
 }
 
 /// One produce on its way. The queue is bounded because `memory` was acquired before.
@@ -72,6 +86,42 @@ pub(crate) struct Proposed {
     pub(crate) proposal: Proposal,
 }
 
+/// A log that was taken apart and has to be read again (rules R7, R12).
+pub(crate) struct Rebuild {
+    pub(crate) partition: PartitionId,
+    pub(crate) shard: ShardSender,
+    pub(crate) wanted: Wanted,
+    /// Tells the answer from those to a replica that was here before.
+    pub(crate) ticket: u64,
+}
+
+/// The log as it was read again.
+pub(crate) struct Rebuilt {
+    pub(crate) partition: PartitionId,
+    pub(crate) ticket: u64,
+    /// `Rebuilt` or `Installed`.
+    pub(crate) input: Input,
+    /// The manifest it was read by.
+    pub(crate) root: Arc<ManifestRoot>,
+}
+
+/// What a replica asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The state at this end of the log, to which it was truncated.
+    StateAt(Offset),
+    /// What the manifest holds.
+    Manifest,
+}
+
+/// Whom shards ask for what they do not do themselves.
+#[derive(Clone)]
+pub(crate) struct Services {
+    pub(crate) proposals: UnboundedSender<Proposed>,
+    pub(crate) rebuilds: UnboundedSender<Rebuild>,
+    pub(crate) links: Links,
+}
+
 /// A replica to own.
 pub(crate) struct Open {
     pub(crate) partition: PartitionId,
@@ -93,6 +143,15 @@ struct Slot {
     view: ViewSender,
     hw_noted: Offset,
     publish: bool,
+    /// The brokers that are pushed to, and what they were told last.
+    followers: Vec<BrokerId>,
+    told: Option<(PushHead, Offset)>,
+    /// To whom a follower answers: the stream of the newest push.
+    answers: Option<AnswerSender>,
+    /// Batches that wait for the end of a transfer of leadership.
+    held: Vec<Produce>,
+    /// The log was taken apart, and is being read again under this ticket.
+    rebuilding: Option<u64>,
 }
 
 impl Slot {
@@ -104,6 +163,15 @@ impl Slot {
         }
         let (manifest, epochs) = (Arc::clone(&self.manifest), Arc::clone(&self.epochs));
         PartitionView { visible: self.replica.visible(), manifest, epochs }
+    }
+}
+
+impl Slot {
+    /// How far the replica is (rule E5).
+    fn holds(&self) -> Holds {
+        let durable = self.replica.durable();
+        let last = durable.0.checked_sub(1).and_then(|last| self.replica.epochs().epoch_at(Offset(last)));
+        Holds { last_epoch: last.unwrap_or_default(), durable, hw: self.replica.visible().hw }
     }
 }
 
@@ -120,6 +188,8 @@ pub(crate) struct Shard {
     traced: Arc<TracedTails>,
     appender: WalAppender,
     wal_events: UnboundedReceiver<WalEvent>,
+    /// The broker's incarnation, for replicas that are opened later.
+    session: Option<Incarnation>,
     slots: HashMap<PartitionId, Slot>,
     replies: Slab<ProduceReply>,
     unsynced: VecDeque<Group>,
@@ -127,21 +197,29 @@ pub(crate) struct Shard {
     room: Vec<WalPermit>,
     marks: Vec<(PartitionId, Mark)>,
     memory: Vec<OwnedSemaphorePermit>,
-    proposals: UnboundedSender<Proposed>,
-    /// Its own queue, where outcomes of proposals come back.
+    services: Services,
+    /// What links are told once the WAL has what they will read.
+    to_links: Vec<(BrokerId, LinkMsg)>,
+    /// What is asked for once the WAL has what it will be read from.
+    to_rebuild: Vec<(PartitionId, Wanted)>,
+    /// Counts what was asked to be read again.
+    tickets: u64,
+    /// Its own queue, where what it asked for comes back.
     own: WeakUnboundedSender<ShardMsg>,
     started: Instant,
     /// A replica found an invariant broken (rule B6).
     fault: Option<String>,
     outputs: Vec<Output>,
     to_publish: Vec<PartitionId>,
+    /// Partitions with batches that need wait no longer.
+    to_release: Vec<PartitionId>,
 }
 
 /// Starts a shard. It ends, with `Err` and the reason, when the WAL fails (rule W2); with `Ok` when every sender is gone.
 pub(crate) fn spawn(
     wal: Wal,
     traced: Arc<TracedTails>,
-    proposals: UnboundedSender<Proposed>,
+    services: Services,
 ) -> (ShardSender, tokio::task::JoinHandle<Result<(), String>>) {
     let (sender, inbox) = unbounded_channel();
     let (events, wal_events) = unbounded_channel();
@@ -151,6 +229,7 @@ pub(crate) fn spawn(
         wal,
         traced,
         wal_events,
+        session: None,
         slots: HashMap::new(),
         replies: Slab::new(),
         unsynced: VecDeque::new(),
@@ -158,12 +237,16 @@ pub(crate) fn spawn(
         room: Vec::new(),
         marks: Vec::new(),
         memory: Vec::new(),
-        proposals,
+        services,
+        to_links: Vec::new(),
+        to_rebuild: Vec::new(),
+        tickets: 0,
         own: sender.downgrade(),
         started: clock::monotonic(),
         fault: None,
         outputs: Vec::new(),
         to_publish: Vec::new(),
+        to_release: Vec::new(),
     };
     (sender, tokio::spawn(shard.run()))
 }
@@ -195,28 +278,63 @@ impl Shard {
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
             }
+            self.release();
             self.hand_to_wal();
             self.publish();
+            self.ask();
         }
     }
 
     fn on_message(&mut self, message: ShardMsg) {
         match message {
+            ShardMsg::Session(inc) => self.on_session(inc),
             ShardMsg::Produce(produce) => self.on_produce(produce),
+            ShardMsg::Push(pushed) => self.on_push(*pushed),
             ShardMsg::Open(open) => self.on_open(*open),
+            ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
             ShardMsg::Step { partition, input } => self.step(partition, input),
+            ShardMsg::Holds { partitions, reply } => {
+                let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
+                // Who asked may have waited long enough.
+                let _ = reply.send(partitions.iter().filter_map(holds).collect());
+            }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),
+            ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
         }
     }
 
-    fn on_produce(&mut self, mut produce: Produce) {
-        if !self.slots.contains_key(&produce.partition) {
+    fn on_session(&mut self, inc: Option<Incarnation>) {
+        self.session = inc;
+        let held: Vec<PartitionId> = self.slots.keys().copied().collect();
+        held.into_iter().for_each(|partition| self.step(partition, Input::Session(inc)));
+    }
+
+    fn on_produce(&mut self, produce: Produce) {
+        let Some(slot) = self.slots.get_mut(&produce.partition) else {
             let gone = ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker holds no replica of the partition");
             // The requester may have gone away; there is nobody else to tell.
             let _ = produce.reply.send(Err(gone));
             return;
+        };
+        // Rule E9: it waits, with what it holds, and is then told who leads; or appended here, in its turn.
+        if slot.replica.hands_over_to().is_some() || !slot.held.is_empty() {
+            return slot.held.push(produce);
         }
+        self.append(produce);
+    }
+
+    /// Goes on with what waited for a transfer that has ended.
+    fn release(&mut self) {
+        for partition in std::mem::take(&mut self.to_release) {
+            let Some(slot) = self.slots.get_mut(&partition) else { continue };
+            for produce in std::mem::take(&mut slot.held) {
+                self.append(produce);
+            }
+        }
+    }
+
+    fn append(&mut self, mut produce: Produce) {
         let token = Token(self.replies.insert(produce.reply) as u64);
         let input = Input::Produce { token, batch: produce.batch, latest: produce.latest, acks: produce.acks };
         let written_before = self.marks.len();
@@ -232,30 +350,75 @@ impl Shard {
         }
     }
 
+    fn on_push(&mut self, pushed: Pushed) {
+        let Pushed { partition, push, room, memory, answers } = pushed;
+        let Some(slot) = self.slots.get_mut(&partition) else {
+            // A stream that is gone pushes again when it is back.
+            let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
+            return;
+        };
+        slot.answers = Some(answers);
+        let written_before = self.marks.len();
+        self.step(partition, Input::Push(push));
+        if self.marks.len() > written_before {
+            self.room.extend(room);
+            self.memory.extend(memory);
+        }
+    }
+
     fn on_open(&mut self, open: Open) {
         let Open { partition, replica, manifest, view, reset_at } = open;
         if let Some(at) = reset_at {
-            self.records.push(WalRecord::Reset { partition, at });
+            self.records.push(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() });
         }
         let hw_noted = replica.visible().hw;
         let epochs = Arc::new(replica.epochs().clone());
-        self.slots.insert(partition, Slot { replica, manifest, epochs, view, hw_noted, publish: true });
+        let slot = Slot {
+            replica,
+            manifest,
+            epochs,
+            view,
+            hw_noted,
+            publish: true,
+            followers: Vec::new(),
+            told: None,
+            answers: None,
+            held: Vec::new(),
+            rebuilding: None,
+        };
+        self.slots.insert(partition, slot);
         self.to_publish.push(partition);
+        self.step(partition, Input::Session(self.session));
     }
 
     fn on_drop(&mut self, partition: PartitionId) {
         // Whoever waits for a commit is told that it will not be seen here.
         self.step(partition, Input::Session(None));
-        if self.slots.remove(&partition).is_some() {
+        // Frames of a replica that was not opened go too.
+        if self.slots.remove(&partition).is_some() || self.wal.bounds(partition).is_some() {
             self.records.push(WalRecord::Drop { partition });
         }
     }
 
+    fn on_rebuilt(&mut self, rebuilt: Rebuilt) {
+        let Rebuilt { partition, ticket, input, root } = rebuilt;
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.rebuilding == Some(ticket)) else { return };
+        slot.rebuilding = None;
+        if root.seq >= slot.manifest.seq {
+            slot.manifest = root;
+        }
+        self.step(partition, input);
+    }
+
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
-        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.manifest.seq <= root.seq) else { return };
         let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
         slot.manifest = root;
-        self.step(partition, input);
+        self.carry_out(partition, Output::Publish);
+        // A follower hears of it from its leader, once it has shown to hold the leader's log so far (rules R10, T6).
+        if self.slots[&partition].replica.leading().is_some() {
+            self.step(partition, input);
+        }
     }
 
     fn on_wal(&mut self, event: WalEvent) -> Result<(), String> {
@@ -297,6 +460,45 @@ impl Shard {
             self.carry_out(partition, output);
         }
         self.outputs = outputs;
+        self.tell_followers(partition);
+        let waits = |slot: &Slot| !slot.held.is_empty() && slot.replica.hands_over_to().is_none();
+        if self.slots.get(&partition).is_some_and(waits) {
+            self.to_release.push(partition);
+        }
+    }
+
+    /// What a leader says beside its batches, and where its log ends, is told to the links whenever it moved.
+    fn tell_followers(&mut self, partition: PartitionId) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        if slot.followers.is_empty() {
+            return;
+        }
+        let Some(head) = slot.replica.push_head() else { return };
+        let end = slot.replica.visible().end;
+        if slot.told.replace((head, end)) != Some((head, end)) {
+            let moved = LinkMsg::Moved { partition, head, end };
+            self.to_links.extend(slot.followers.iter().map(|follower| (*follower, moved)));
+        }
+    }
+
+    fn follow(&mut self, partition: PartitionId, cursor: Cursor) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        // A leader that stepped down in the same step follows nobody; the end of it comes next.
+        let Some(head) = slot.replica.push_head() else { return };
+        let end = slot.replica.visible().end;
+        if !slot.followers.contains(&cursor.to) {
+            slot.followers.push(cursor.to);
+        }
+        self.to_links.push((cursor.to, LinkMsg::Follow { partition, cursor, head, end }));
+    }
+
+    fn unfollow(&mut self, partition: PartitionId, follower: BrokerId) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        slot.followers.retain(|known| *known != follower);
+        if slot.followers.is_empty() {
+            slot.told = None;
+        }
+        self.to_links.push((follower, LinkMsg::Unfollow { partition }));
     }
 
     fn carry_out(&mut self, partition: PartitionId, output: Output) {
@@ -308,8 +510,13 @@ impl Shard {
                 let Placed { batch, append_time, latest, prefix_hash } = placed;
                 self.write(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash }, partition, mark);
             }
-            Output::Truncate { to, mark } => self.write(WalRecord::Truncate { partition, to }, partition, mark),
-            Output::Reset { at, mark } => self.write(WalRecord::Reset { partition, at }, partition, mark),
+            Output::Truncate { to, mark } => {
+                self.write(WalRecord::Truncate { partition, to }, partition, mark);
+                self.to_rebuild.push((partition, Wanted::StateAt(to)));
+            }
+            Output::Reset { at, prefix_hash, mark } => {
+                self.write(WalRecord::Reset { partition, at, prefix_hash }, partition, mark);
+            }
             Output::Answer { token, result } => {
                 let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
                 // The requester may have gone away; the append stands all the same.
@@ -318,7 +525,7 @@ impl Shard {
             Output::Propose(proposal) => {
                 // Nobody carries proposals any more when the broker ends.
                 if let Some(shard) = self.own.upgrade() {
-                    let _ = self.proposals.send(Proposed { partition, shard, proposal });
+                    let _ = self.services.proposals.send(Proposed { partition, shard, proposal });
                 }
             }
             Output::Trim { to } => self.wal.trim(partition, to),
@@ -328,15 +535,21 @@ impl Shard {
                     self.to_publish.push(partition);
                 }
             }
-            Output::Fault(fault) => {
-                tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
-                self.fault = Some(format!("{partition}: {fault}"));
+            Output::Fault(fault) => self.on_fault(partition, fault),
+            Output::Follow(cursor) => self.follow(partition, cursor),
+            Output::Unfollow(follower) => self.unfollow(partition, follower),
+            Output::Reply { reply, .. } => {
+                let answers = self.slots.get(&partition).and_then(|slot| slot.answers.as_ref());
+                // Without its stream the leader hears nothing, and pushes anew when it is back.
+                let _ = answers.map(|answers| answers.send(Answer::Said { partition, reply }));
             }
-            // Told only of other replicas' sessions, and by their pushes; partitions are placed on one broker.
-            Output::Follow(_) | Output::Unfollow(_) | Output::Reply { .. } | Output::Install => {
-                unreachable!("a partition with one replica has nobody to push to, and nobody who pushes")
-            }
+            Output::Install => self.to_rebuild.push((partition, Wanted::Manifest)),
         }
+    }
+
+    fn on_fault(&mut self, partition: PartitionId, fault: Fault) {
+        tracing::error!(%partition, %fault, "an invariant is broken; this broker ends (rule B6)");
+        self.fault = Some(format!("{partition}: {fault}"));
     }
 
     fn write(&mut self, record: WalRecord, partition: PartitionId, mark: Mark) {
@@ -366,6 +579,20 @@ impl Shard {
         }
     }
 
+    /// Tells links and asks for logs to be read, now that the WAL holds what they read.
+    fn ask(&mut self) {
+        for (follower, message) in self.to_links.drain(..) {
+            self.services.links.send(follower, message);
+        }
+        for (partition, wanted) in self.to_rebuild.drain(..) {
+            let (Some(slot), Some(shard)) = (self.slots.get_mut(&partition), self.own.upgrade()) else { continue };
+            self.tickets += 1;
+            slot.rebuilding = Some(self.tickets);
+            // Nobody reads logs any more when the broker ends.
+            let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: self.tickets });
+        }
+    }
+
     /// Notes high watermarks that moved (rule R10: what is noted is durable already).
     fn note_high_watermarks(&mut self) {
         for (partition, slot) in &mut self.slots {
@@ -379,5 +606,6 @@ impl Shard {
 }
 
 fn refused(refusal: Refusal) -> ApiError {
-    ApiError::new(refusal.code(), refusal.to_string())
+    let error = ApiError::new(refusal.code(), refusal.to_string());
+    if matches!(refusal, Refusal::Deposed { .. }) { error.in_doubt() } else { error }
 }

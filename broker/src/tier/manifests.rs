@@ -1,6 +1,6 @@
 //! Changes of manifests, from the decision to everyone's hearing of it, and the moves of log starts (rules T6, K5, C1, T8).
 
-use super::commit::{CommitError, Committed};
+use super::commit::{CommitError, Committed, Committer};
 use super::{Partition, Tierer};
 use crate::api::ApiError;
 use crate::clock;
@@ -8,12 +8,23 @@ use crate::partitions::shard::ShardMsg;
 use crate::refusals::{not_leader, storage_error};
 use crate::tiered::Tiered;
 use crate::wal::Wal;
+use futures::StreamExt;
 use millpond_core::tiering::{Change, Settled, TailBatch, TailSummary, may_retire, tail_retention_start};
 use millpond_core::topic_config::millis;
 use millpond_log::manifest::{ManifestRoot, ManifestView, Retention};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{ErrorCode, Offset, PartitionId, TimestampMs};
 use std::sync::Arc;
+
+/// Roots read again at once.
+const REREADS_AT_ONCE: usize = 32;
+
+/// A root as it stands, with the producers at its end if that has moved.
+struct Reread {
+    root: ManifestRoot,
+    base: u64,
+    producers: ProducerTable,
+}
 
 impl Tierer {
     /// Commits changes and tells the shards. Each partition's failure is its own; what all share comes back as the error.
@@ -51,33 +62,33 @@ impl Tierer {
         let now_ms = self.now_ms();
         let partitions = &mut self.state.partitions;
         let open: Vec<Change> = partitions.values_mut().filter_map(|led| led.tiering.unsettled(now_ms)).collect();
-        let stale: Vec<PartitionId> =
-            partitions.iter().filter(|(_, led)| led.tiering.wants_root(now_ms)).map(|(id, _)| *id).collect();
+        let wants = |(id, led): (&PartitionId, &Partition)| {
+            led.tiering.wants_root(now_ms).then(|| (*id, led.tiering.root().tiered_end))
+        };
+        let stale: Vec<(PartitionId, Offset)> = partitions.iter().filter_map(wants).collect();
         if let Err(error) = self.apply(open).await {
             tracing::warn!(reason = storage_error(&error).message, "manifests are still not settled");
         }
-        for partition in stale {
-            if let Err(error) = self.reread(partition).await {
-                tracing::warn!(%partition, reason = storage_error(&error).message, "a manifest could not be read again");
+        // After an election there may be thousands.
+        let (committer, tiered) = (&self.committer, &*self.tiered);
+        let reads = stale.into_iter().map(|(partition, known)| async move {
+            (partition, read_again(committer, tiered, partition, known).await)
+        });
+        let read: Vec<_> = futures::stream::iter(reads).buffer_unordered(REREADS_AT_ONCE).collect().await;
+        for (partition, read) in read {
+            let Some(led) = self.state.partitions.get_mut(&partition) else { continue };
+            match read {
+                Ok(Reread { root, base, producers }) => {
+                    if let Some(root) = led.tiering.reread(root, base, || producers) {
+                        announce(led, root).await;
+                    }
+                }
+                Err(error) => {
+                    let reason = storage_error(&error).message;
+                    tracing::warn!(%partition, reason, "a manifest could not be read again");
+                }
             }
         }
-    }
-
-    async fn reread(&mut self, partition: PartitionId) -> Result<(), CommitError> {
-        let read = self.committer.root(partition).await?;
-        let (root, base) = read.unwrap_or_else(|| (ManifestRoot::new(partition), 0));
-        let Some(led) = self.state.partitions.get_mut(&partition) else { return Ok(()) };
-        let producers = match root.newest().filter(|_| root.tiered_end != led.tiering.root().tiered_end) {
-            None => ProducerTable::default(),
-            Some(newest) => {
-                let snapshot = self.tiered.producers(partition, newest).await.map_err(CommitError::Manifest)?;
-                ProducerTable::decode(&snapshot).map_err(CommitError::Producers)?
-            }
-        };
-        if let Some(root) = led.tiering.reread(root, base, || producers) {
-            announce(led, root).await;
-        }
-        Ok(())
     }
 
     pub(super) async fn apply_retention(&mut self) {
@@ -184,6 +195,25 @@ async fn retention_start(
         .map(|entry| TailBatch { end: entry.end, size: entry.size.into(), append_time: entry.append_time })
         .collect();
     Some(tail_retention_start(&batches, start, hw, retention, now))
+}
+
+/// Reads a root, and the producers at its end unless that is still at `known`.
+async fn read_again(
+    committer: &Committer,
+    tiered: &Tiered,
+    partition: PartitionId,
+    known: Offset,
+) -> Result<Reread, CommitError> {
+    let read = committer.root(partition).await?;
+    let (root, base) = read.unwrap_or_else(|| (ManifestRoot::new(partition), 0));
+    let producers = match root.newest().filter(|_| root.tiered_end != known) {
+        None => ProducerTable::default(),
+        Some(newest) => {
+            let snapshot = tiered.producers(partition, newest).await.map_err(CommitError::Manifest)?;
+            ProducerTable::decode(&snapshot).map_err(CommitError::Producers)?
+        }
+    };
+    Ok(Reread { root, base, producers })
 }
 
 /// Tells the shard of a root that was seen as committed (rule T6), and waits until readers see it: whoever is told that it is

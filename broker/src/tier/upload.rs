@@ -5,12 +5,13 @@
 use crate::wal::{TailEntry, TailReadError, Wal};
 use bytes::Bytes;
 use millpond_core::flush::Tail;
+use millpond_core::replica::{EndState, Fault};
 use millpond_core::tail_segment::{TailSegment, TailSegmentError};
 use millpond_log::batch::BatchError;
 use millpond_log::object_key::{BundleObject, GcEpoch, ObjectKey, PartitionObject};
 use millpond_log::producers::ProducerTable;
 use millpond_log::segment::{BuiltObject, BuiltSegment, BundleWriter, SegmentIdentity};
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
 use std::sync::Arc;
@@ -40,10 +41,8 @@ pub(crate) struct Source {
     pub(crate) tail: Tail,
     pub(crate) topic_name: String,
     pub(crate) epoch: LeaderEpoch,
-    /// Producer state where the segment begins (rule T4).
-    pub(crate) producers: ProducerTable,
-    /// Newest append time before it.
-    pub(crate) last_append_time: TimestampMs,
+    /// State of the log where the segment begins, as the manifest has it (rules T4, S6).
+    pub(crate) from: EndState,
 }
 
 /// An object in the bucket, ready to be committed.
@@ -73,6 +72,9 @@ pub(crate) enum UploadError {
         #[source]
         source: BatchError,
     },
+    /// Rule B6: the tail is not what the manifest says was before it (S6).
+    #[error("the log of {partition} up to offset {end} is not the one that the manifest goes on from")]
+    OtherHistory { partition: PartitionId, end: Offset },
     #[error("the object store refused `{key}`")]
     Store {
         key: String,
@@ -165,11 +167,11 @@ impl Uploader {
 
     /// Builds the segment `[tiered_end, lso)` of one partition, with the producer state at its end.
     async fn build(&self, source: Source) -> Result<(BuiltSegment, ProducerTable), UploadError> {
-        let Source { tail, topic_name, epoch, producers, last_append_time } = source;
+        let Source { tail, topic_name, epoch, from } = source;
         let partition = tail.partition;
         let moved = || UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso };
         let identity = SegmentIdentity { cluster: self.cluster.clone(), partition, topic_name, epoch };
-        let mut segment = TailSegment::new(identity, tail.tiered_end, tail.lso, producers, last_append_time);
+        let mut segment = TailSegment::new(identity, from, tail.lso);
         while segment.reached() < tail.lso {
             let read = self.wal.read(partition, segment.reached(), tail.lso, READ_BYTES).await;
             let batches = read.map_err(|source| UploadError::Tail { partition, source })?;
@@ -189,16 +191,29 @@ impl Uploader {
                 })?;
             }
         }
+        // The WAL has the hash that the replica chained when it appended; this one goes back over all segments.
+        if self.wal.prefix_hash_at(partition, tail.lso).is_some_and(|hash| hash != segment.prefix_hash()) {
+            return Err(UploadError::OtherHistory { partition, end: tail.lso });
+        }
         Ok(segment.finish())
     }
 }
 
 impl UploadError {
+    /// The invariant that it shows to be broken, if it does (rule B6).
+    pub(super) fn fault(&self) -> Option<Fault> {
+        match self {
+            UploadError::OtherHistory { end, .. } => Some(Fault::PrefixHash { end: *end }),
+            _ => None,
+        }
+    }
+
     /// Whose fault it is, where it is one partition's and not the object store's.
     pub(super) fn partition(&self) -> Option<PartitionId> {
         match self {
             UploadError::Tail { partition, .. }
             | UploadError::Moved { partition, .. }
+            | UploadError::OtherHistory { partition, .. }
             | UploadError::Damaged { partition, .. } => Some(*partition),
             UploadError::Store { .. } | UploadError::OtherLength { .. } | UploadError::OtherContent { .. } => None,
         }

@@ -5,8 +5,9 @@ use super::file::WalFile;
 use super::shared::Shared;
 use super::tail::{Place, frame_bytes};
 use bytes::Bytes;
+use millpond_core::replica::Placed;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES, Frame, FrameKind};
-use millpond_log::{Batch, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, Offset, PartitionId};
 use std::sync::Arc;
 
 /// Most bytes read at once, unless one frame is larger.
@@ -20,13 +21,13 @@ pub(super) struct Plan {
 
 /// One batch of the answer.
 pub(super) enum Piece {
-    Memory(Batch, TimestampMs),
+    Memory(Placed),
     Disk(Place, u64),
 }
 
 /// What reading a plan came to.
 pub(super) enum Done {
-    Read(Vec<(Batch, TimestampMs)>),
+    Read(Vec<Placed>),
     /// A frame was not where the plan said: copied elsewhere since, given up, or damaged.
     Missing(Place),
 }
@@ -52,7 +53,12 @@ impl Plan {
                     break;
                 }
                 match (recent, held.place) {
-                    (Some(batch), _) => plan.pieces.push(Piece::Memory(batch.clone(), held.entry.append_time)),
+                    (Some(batch), _) => plan.pieces.push(Piece::Memory(Placed {
+                        batch: batch.clone(),
+                        append_time: held.entry.append_time,
+                        latest: held.entry.latest,
+                        prefix_hash: held.prefix_hash,
+                    })),
                     (None, Some(place)) => {
                         plan.pieces.push(Piece::Disk(place, frame_bytes(&held.entry)));
                         plan.on_disk = true;
@@ -76,8 +82,8 @@ impl Plan {
         let mut pieces = self.pieces.into_iter().peekable();
         while let Some(piece) = pieces.next() {
             let (place, size) = match piece {
-                Piece::Memory(batch, append_time) => {
-                    batches.push((batch, append_time));
+                Piece::Memory(placed) => {
+                    batches.push(placed);
                     continue;
                 }
                 Piece::Disk(place, size) => (place, size),
@@ -115,7 +121,7 @@ fn read_stretch(file: &Arc<WalFile>, from: u64, end: u64) -> Result<Bytes, TailR
 }
 
 /// The batch of the frame at `from`, sharing the bytes, if the frame is whole.
-fn frame_at(file: &WalFile, bytes: &Bytes, from: usize) -> Option<(Batch, TimestampMs)> {
+fn frame_at(file: &WalFile, bytes: &Bytes, from: usize) -> Option<Placed> {
     let (frame, _) = Frame::decode(&bytes[from..], file.seed())?;
     let payload_at = from + FRAME_HEAD_BYTES;
     let payload_end = payload_at + frame.payload_len as usize;
@@ -126,5 +132,6 @@ fn frame_at(file: &WalFile, bytes: &Bytes, from: usize) -> Option<(Batch, Timest
     if !frame.matches(&payload) {
         return None;
     }
-    Some((Batch::take(&mut payload).ok()??, frame.append_time))
+    let batch = Batch::take(&mut payload).ok()??;
+    Some(Placed { batch, append_time: frame.append_time, latest: frame.latest, prefix_hash: frame.prefix_hash })
 }

@@ -3,7 +3,7 @@
 //! Where frames are missing it keeps the good part before, and says so; it never bridges a gap.
 
 use super::scan::{Detail, Found};
-use super::tail::{FIRST_SEQ, Held, Place, Tail};
+use super::tail::{FIRST_SEQ, Held, Place, Tail, known_hash};
 use millpond_log::frame::{FrameKind, PartitionState};
 use millpond_log::{LeaderEpoch, Lsn, Offset};
 
@@ -107,7 +107,7 @@ impl Frames {
                 return Replayed { tail, cut: false, known_end: Offset(0) };
             }
             (_, Detail::State(state)) => log.begin(before, head, state),
-            _ => log.begin_at(head.offset),
+            _ => log.begin_at(head.offset, head.prefix_hash),
         }
         log.run(after);
         log.finish(end_seq, known_end)
@@ -153,8 +153,8 @@ fn chain(pieces: &[Piece], start: Offset, end: Offset) -> Option<Vec<Held>> {
 
 #[derive(Default)]
 struct Log {
-    /// Where it begins, and the hash there, once something said so.
-    start: Option<(Offset, u64)>,
+    /// Where it begins, and the chained hash there if it is known (S6), once something said so.
+    start: Option<(Offset, Option<u64>)>,
     end: Offset,
     hw: Offset,
     epoch_seen: LeaderEpoch,
@@ -163,14 +163,13 @@ struct Log {
 }
 
 impl Log {
-    fn begin_at(&mut self, at: Offset) {
-        self.begin_here(at);
+    fn begin_at(&mut self, at: Offset, hash: u64) {
+        self.begin_here(at, hash);
         self.hw = at;
     }
 
-    /// A log that nothing said the start of begins with its first batch.
-    fn begin_here(&mut self, at: Offset) {
-        self.start = Some((at, 0));
+    fn begin_here(&mut self, at: Offset, hash: u64) {
+        self.start = Some((at, known_hash(at, hash)));
         self.end = at;
     }
 
@@ -182,7 +181,8 @@ impl Log {
         }
         let named = before.iter().filter(|piece| (state.first_seq..state.end_seq).contains(&piece.seq));
         let named: Vec<Piece> = named.copied().collect();
-        (self.start, self.end, self.hw) = (Some((head.offset, head.prefix_hash)), state.end, state.hw);
+        self.begin_here(head.offset, head.prefix_hash);
+        (self.end, self.hw) = (state.end, state.hw);
         if let Some(held) = chain(&named, head.offset, state.end) {
             self.held = held;
             return;
@@ -202,7 +202,8 @@ impl Log {
             match (piece.kind, piece.detail) {
                 (FrameKind::Batch, Detail::Batch(entry)) => {
                     if self.start.is_none() {
-                        self.begin_here(entry.base);
+                        // A log that nothing said the start of begins with its first batch.
+                        self.begin_here(entry.base, 0);
                     }
                     if entry.base != self.end {
                         self.truncate(entry.base);
@@ -227,12 +228,12 @@ impl Log {
         if let Some((start, _)) = self.start
             && to < start
         {
-            self.start = Some((to, 0));
+            self.start = Some((to, known_hash(to, 0)));
         }
         let adjoins = self.held.last().map_or(self.start.map(|(start, _)| start), |held| Some(held.entry.end));
         if to == self.end && adjoins != Some(to) {
             self.held.clear();
-            self.start = Some((to, 0));
+            self.start = Some((to, known_hash(to, 0)));
         }
     }
 
@@ -240,7 +241,7 @@ impl Log {
         // Rules R10 and W4: the high watermark was durable before it was written down, so a shorter log has lost synced data.
         let cut = self.cut || self.hw > self.end;
         self.hw = self.hw.min(self.end);
-        let start = self.start.unwrap_or_default();
+        let start = self.start.unwrap_or((Offset(0), known_hash(Offset(0), 0)));
         let state = PartitionState { end: self.end, hw: self.hw, first_seq: 0, end_seq };
         let known_end = known_end.max(self.end);
         Replayed { tail: Tail::recovered(state, start, self.epoch_seen, self.held), cut, known_end }

@@ -2,7 +2,7 @@
 //!
 //! It changes when a record is handed in, before the record is durable: whoever must not see that asks only below what is.
 
-use super::{RecoveredPartition, TailEntry, WalRecord};
+use super::{Ahead, RecoveredPartition, TailEntry, WalRecord};
 use millpond_core::tiering::TailSummary;
 use millpond_log::batch::Batch;
 use millpond_log::frame::{Frame, FrameKind, PartitionState};
@@ -93,7 +93,8 @@ pub(super) struct Tail {
     written_end: Option<Offset>,
     removed: Vec<Removed>,
     start: Offset,
-    start_hash: u64,
+    /// Chained hash at `start`, where it is known (rule S6).
+    start_hash: Option<u64>,
     end: Offset,
     /// Whether anything said where the log begins.
     begun: bool,
@@ -110,7 +111,7 @@ impl Tail {
     /// A recovered tail, from its batches in order. `state` says what the frames other than batches added up to.
     pub(super) fn recovered(
         state: PartitionState,
-        start: (Offset, u64),
+        start: (Offset, Option<u64>),
         epoch_seen: LeaderEpoch,
         mut held: Vec<Held>,
     ) -> Tail {
@@ -160,9 +161,9 @@ impl Tail {
             WalRecord::EpochSeen { epoch, .. } => self.epoch_seen = self.epoch_seen.max(*epoch),
             WalRecord::Truncate { to, .. } => self.truncate(*to, seq, freed),
             WalRecord::HighWatermark { hw, .. } => self.hw = *hw,
-            WalRecord::Reset { at, .. } => self.reset(*at, seq, freed),
+            WalRecord::Reset { at, prefix_hash, .. } => self.reset(*at, *prefix_hash, seq, freed),
             WalRecord::Drop { .. } => {
-                self.reset(Offset(0), seq, freed);
+                self.reset(Offset(0), 0, seq, freed);
                 self.dropped = true;
             }
         }
@@ -173,6 +174,7 @@ impl Tail {
         if !self.begun {
             // A log that was never reset begins where its first batch says.
             (self.start, self.end, self.needed) = (batch.base_offset(), batch.base_offset(), batch.base_offset());
+            self.start_hash = known_hash(self.start, 0);
             self.begun = true;
         }
         assert!(
@@ -201,19 +203,20 @@ impl Tail {
             // Below what was needed: nothing that is left adjoins the new end.
             self.held.clear();
             self.recent.clear();
-            (self.start, self.start_hash) = (to, 0);
+            (self.start, self.start_hash) = (to, known_hash(to, 0));
         }
         self.end = self.end.min(to);
         self.needed = self.needed.min(to);
         self.hw = self.hw.min(to);
     }
 
-    fn reset(&mut self, at: Offset, seq: u64, freed: &mut Vec<Freed>) {
+    fn reset(&mut self, at: Offset, prefix_hash: u64, seq: u64, freed: &mut Vec<Freed>) {
         for held in std::mem::take(&mut self.held) {
             self.forget(held, seq, freed);
         }
         self.recent.clear();
-        (self.start, self.start_hash, self.end, self.needed) = (at, 0, at, at);
+        (self.start, self.start_hash) = (at, known_hash(at, prefix_hash));
+        (self.end, self.needed) = (at, at);
         self.hw = at;
         (self.dropped, self.gone) = (false, false);
         self.begun = true;
@@ -252,7 +255,7 @@ impl Tail {
         let needless = self.held.partition_point(|held| held.entry.end <= self.needed);
         let count = self.held.range(..needless).rposition(inside).map_or(0, |last| last + 1);
         if let Some(last) = self.held.range(..count).next_back() {
-            (self.start, self.start_hash) = (last.entry.end, last.prefix_hash);
+            (self.start, self.start_hash) = (last.entry.end, Some(last.prefix_hash));
         }
         self.held.drain(..count);
         let surplus = self.recent.len().saturating_sub(self.held.len());
@@ -356,12 +359,10 @@ impl Tail {
         let end = self.written_end.unwrap_or_default();
         let (none_first, none_end) = if self.written_end.is_some() { (seq, seq) } else { (0, 0) };
         let start = named.first().map_or(end, |(first, _)| first.entry.base);
-        let before = self.held.partition_point(|held| held.entry.end < start);
-        let start_hash = match self.held.get(before).filter(|held| held.entry.end == start) {
-            Some(before) => before.prefix_hash,
-            None if start == self.start => self.start_hash,
-            None => 0,
-        };
+        // Where the log on disk begins with batches that a record on its way takes away, `start` is that record's already.
+        let oldest_goes =
+            named.first().is_some_and(|(oldest, _)| self.removed.iter().any(|gone| gone.held.seq == oldest.seq));
+        let start_hash = self.prefix_hash_at(start).filter(|_| !oldest_goes).unwrap_or(UNKNOWN_HASH);
         let state = PartitionState {
             end,
             hw: self.hw.min(end),
@@ -415,6 +416,27 @@ impl Tail {
         })
     }
 
+    /// What lies before a reader at `from`. Costs a search, however much it is.
+    pub(super) fn ahead(&self, from: Offset) -> Ahead {
+        let first = self.held.partition_point(|held| held.entry.end <= from);
+        let (Some(next), Some(last)) = (self.held.get(first), self.held.back()) else {
+            return Ahead { bytes: 0, next: 0, in_memory: true };
+        };
+        let spilled = self.held.len() - self.recent.len();
+        Ahead { bytes: last.bytes_after() - next.bytes_before, next: next.entry.size, in_memory: first >= spilled }
+    }
+
+    /// Chained hash of the log up to `offset` (S6), if a batch that is held begins or ends there, or the log begins there and it is
+    /// known. On its way to the disk or on it.
+    pub(super) fn prefix_hash_at(&self, offset: Offset) -> Option<u64> {
+        let at = self.held.partition_point(|held| held.entry.end < offset);
+        match self.held.get(at).filter(|held| held.entry.end == offset) {
+            Some(held) => Some(held.prefix_hash),
+            None if self.begun && offset == self.start => self.start_hash,
+            None => None,
+        }
+    }
+
     /// Bytes of batches that are needed.
     pub(super) fn needed_bytes(&self) -> u64 {
         self.needed_bytes
@@ -439,9 +461,17 @@ impl Tail {
             end: self.end,
             known_end: self.end,
             hw: self.hw.min(self.end),
-            prefix_hash: self.held.back().map_or(self.start_hash, |held| held.prefix_hash),
+            prefix_hash: self.held.back().map_or(self.start_hash, |held| Some(held.prefix_hash)),
         }
     }
+}
+
+/// What frames say of a chained hash that is not known; above offset 0 none is taken for it.
+const UNKNOWN_HASH: u64 = 0;
+
+/// The chained hash at `offset`, where a frame says `hash` (S6): 0 at the beginning of a log, and unknown where that is said above.
+pub(super) fn known_hash(offset: Offset, hash: u64) -> Option<u64> {
+    (offset == Offset(0) || hash != UNKNOWN_HASH).then_some(hash)
 }
 
 /// The first even number after `seq`.
@@ -502,8 +532,8 @@ pub(super) fn head_of(record: &WalRecord, frame: &mut Frame) {
             (frame.partition, frame.base_offset) = (*partition, *hw);
             FrameKind::HighWatermark
         }
-        WalRecord::Reset { partition, at } => {
-            (frame.partition, frame.base_offset) = (*partition, *at);
+        WalRecord::Reset { partition, at, prefix_hash } => {
+            (frame.partition, frame.base_offset, frame.prefix_hash) = (*partition, *at, *prefix_hash);
             FrameKind::Reset
         }
         WalRecord::Drop { partition } => {

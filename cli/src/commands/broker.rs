@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::launch::Launch;
-use crate::settings::{Door, Resolved, Settings};
+use crate::parent;
+use crate::settings::{Door, Internal, Resolved, Settings};
 use crate::store::Missing;
 use crate::telemetry::{Telemetry, TelemetrySettings};
 use millpond_broker::config::{Config, Listener};
@@ -24,13 +25,19 @@ pub(crate) struct Args {
     settings: Settings,
     #[command(flatten)]
     telemetry: TelemetrySettings,
+    /// End at once when standard input ends: for whoever starts it as a child
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let (file, telemetry_file) = args.config.as_deref().map_or(Ok(Default::default()), Settings::read)?;
     let resolved = args.settings.or(file).resolve()?;
     let telemetry = args.telemetry.or(telemetry_file).begin("warn,millpond=info", instance(&resolved))?;
-    let outcome = launch(resolved, &telemetry).run().await;
+    let outcome = tokio::select! {
+        outcome = launch(resolved, &telemetry).run() => outcome,
+        () = parent::gone(), if args.end_with_parent => Err(Failure::new("whoever started this broker is gone")),
+    };
     telemetry.end().await;
     outcome
 }
@@ -47,6 +54,10 @@ fn instance(resolved: &Resolved) -> String {
 fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
     let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
     let defaults = Config::local(resolved.data_dir);
+    let (internal, cluster_secret, internal_tls) = match resolved.internal {
+        Some(Internal { door, secret, tls }) => (listener(door), Some(secret), tls),
+        None => (defaults.internal.clone(), None, None),
+    };
     let bytes = |set: Option<crate::units::ByteCount>, default| set.map_or(default, |size| size.0);
     let config = Config {
         id: resolved.id.map_or(defaults.id, BrokerId),
@@ -54,12 +65,14 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         grpc: listener(resolved.grpc),
         kafka: listener(resolved.kafka),
         http: Listener { bind: resolved.http, advertise: None },
+        internal,
+        cluster_secret,
+        internal_tls,
         otlp: telemetry.otlp.clone(),
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
         cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),
-        // Section 8 of the defaults: topics come into being by themselves in `dev` only.
-        auto_create_topics: false,
+        auto_create_topics: resolved.auto_create_topics,
         ..defaults
     };
     let flags = ["--grpc-listen", "--kafka-listen", "--http-listen"];

@@ -1,9 +1,12 @@
-//! `millpond dev`: one broker for local work, with everything it needs under one folder.
+//! `millpond dev`: one broker or a fleet for local work, with everything it needs under one folder.
 
 use crate::failure::{Doing, Failure};
+use crate::fleet::{CLUSTER, Fleet, Plan};
 use crate::launch::Launch;
 use crate::metadata::Metadata;
+use crate::output;
 use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
+use crate::signals::Shutdown;
 use crate::store::Missing;
 use crate::telemetry::TelemetrySettings;
 use millpond_broker::config::{Config, Listener};
@@ -11,23 +14,29 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+/// Most brokers: as many as the default ports of one door leave room for before those of the next.
+const BROKERS_MAX: i64 = 64;
+
+/// Filter of the log unless one was given.
+const LOG: &str = "warn";
+
 /// Arguments of `dev`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: millpond dev --dir /tmp/pond --kafka-port 9093")]
+#[command(after_help = "Example: millpond dev --dir /tmp/pond --brokers 3")]
 pub(crate) struct Args {
     /// Folder of all its data; made if it is not there
     #[arg(long, env = "MILLPOND_DIR", default_value = "millpond-data")]
     dir: PathBuf,
-    /// How many brokers; this version runs one
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1))]
-    brokers: u32,
-    /// Port of the gRPC door; 0 takes a free one
+    /// How many brokers: one in this process, or several as its children
+    #[arg(long, env = "MILLPOND_BROKERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=BROKERS_MAX))]
+    brokers: u16,
+    /// Port of the gRPC door; each further broker has the next one, and 0 takes free ones
     #[arg(long, env = "MILLPOND_GRPC_PORT", default_value_t = GRPC_PORT)]
     grpc_port: u16,
-    /// Port of the Kafka door; 0 takes a free one
+    /// Port of the Kafka door
     #[arg(long, env = "MILLPOND_KAFKA_PORT", default_value_t = KAFKA_PORT)]
     kafka_port: u16,
-    /// Port of the HTTP door; 0 takes a free one
+    /// Port of the HTTP door
     #[arg(long, env = "MILLPOND_HTTP_PORT", default_value_t = HTTP_PORT)]
     http_port: u16,
     /// Where objects go: s3://BUCKET/PREFIX (the bucket is made if it is not there), gs://, az://, file:///DIR or memory://;
@@ -39,11 +48,20 @@ pub(crate) struct Args {
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let telemetry = args.telemetry.begin("warn", "dev/0".to_owned())?;
     fs::create_dir_all(&args.dir).doing(format!("cannot make the folder `{}`", args.dir.display()))?;
     let dir = args.dir.canonicalize().doing(format!("cannot find `{}`", args.dir.display()))?;
     // Held until the process ends.
     let _lock = lock(&dir)?;
+    let missing = dir.join(format!("broker-{}", args.brokers));
+    if missing.exists() {
+        eprintln!("`{}` is there: what only brokers that are not started hold cannot be read", missing.display());
+    }
+    if args.brokers == 1 { one(args, &dir).await } else { many(args, dir).await }
+}
+
+/// One broker in this process.
+async fn one(args: Args, dir: &Path) -> Result<(), Failure> {
+    let telemetry = args.telemetry.begin(LOG, format!("{CLUSTER}/0"))?;
     let listener = |port| Listener { bind: loopback(port), advertise: None };
     let config = Config {
         grpc: listener(args.grpc_port),
@@ -55,7 +73,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let launch = Launch {
         config,
         auto_id: false,
-        cluster: "dev".to_owned(),
+        cluster: CLUSTER.to_owned(),
         metadata: Metadata::Embedded(dir.join("metadata")),
         objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
         bucket: Missing::Create,
@@ -64,6 +82,42 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let outcome = launch.run().await;
     telemetry.end().await;
     outcome
+}
+
+/// Several brokers as children of this process.
+async fn many(args: Args, dir: PathBuf) -> Result<(), Failure> {
+    let mut shutdown = Shutdown::listen()?;
+    let plan = Plan {
+        brokers: args.brokers,
+        ports: [args.grpc_port, args.kafka_port, args.http_port],
+        objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
+        arguments: [args.telemetry.arguments(LOG), vec!["--auto-create-topics".to_owned()]].concat(),
+        named: !args.telemetry.is_json(),
+        dir,
+    };
+    let telemetry = args.telemetry.begin(LOG, format!("{CLUSTER}/metadata"))?;
+    let outcome = tokio::select! {
+        () = shutdown.asked() => Ok(()),
+        fleet = Fleet::start(&plan) => match fleet {
+            Ok(fleet) => keep(fleet, &mut shutdown).await,
+            Err(failure) => Err(failure),
+        },
+    };
+    telemetry.end().await;
+    outcome
+}
+
+/// Says that the fleet is ready, and keeps it until the process is asked to end.
+async fn keep(mut fleet: Fleet, shutdown: &mut Shutdown) -> Result<(), Failure> {
+    fleet.ready().try_for_each(output::text)?;
+    tokio::select! {
+        () = shutdown.asked() => {}
+        failure = fleet.keep() => return Err(failure),
+    }
+    tokio::select! {
+        () = shutdown.asked() => Err(Failure::new("asked twice to end: killed the brokers")),
+        ended = fleet.stop() => ended,
+    }
 }
 
 /// Keeps a second `dev` off the folder.

@@ -77,6 +77,19 @@ fn the_longest_log_wins_if_candidates_were_asked() {
 }
 
 #[test]
+fn a_candidate_below_anothers_high_watermark_is_in_doubt() {
+    let at = |durable, hw| Holds { last_epoch: LeaderEpoch(7), durable: Offset(durable), hw: Offset(hw) };
+    let check = |answers: &[Holds], expected| {
+        let answers = (1..).zip(answers).map(|(broker, holds)| (rid(broker), *holds)).collect();
+        assert_eq!(short_of_committed(&answers), expected, "rule E5");
+    };
+    check(&[], None);
+    check(&[at(5, 5)], None);
+    check(&[at(9, 5), at(5, 3)], None);
+    check(&[at(9, 5), at(4, 3)], Some(Offset(5)));
+}
+
+#[test]
 fn an_unclean_election_says_so() {
     let next = won_unclean(&record(&[1, 2], &[], 2), live(3));
     assert_eq!((next.unclean_epoch, next.isr, next.elr), (Some(LeaderEpoch(8)), vec![rid(3)], vec![]), "rule E7");

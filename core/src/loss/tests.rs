@@ -94,8 +94,14 @@ fn rule_r12_a_disk_is_kept_only_where_it_goes_on_from_object_storage() {
             epoch: epoch.map(LeaderEpoch),
             tiered_end: Offset(tiered_end),
             tiered_epoch: tiered_epoch.map(LeaderEpoch),
+            hash: None,
+            tiered_hash: 7,
         };
         assert_eq!(meet(&seam), expected, "{seam:?}");
+        assert_eq!(meet(&Seam { hash: Some(7), ..seam }), expected, "S6: {seam:?}");
+        if expected == Meeting::Continues {
+            assert_eq!(meet(&Seam { hash: Some(8), ..seam }), Meeting::Diverged, "S6: {seam:?}");
+        }
     };
     check(0, 20, Some(3), 0, None, Meeting::Continues);
     check(0, 20, Some(3), 10, Some(3), Meeting::Continues);

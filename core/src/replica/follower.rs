@@ -112,7 +112,7 @@ impl Replica {
                     self.truncate(base, head, out);
                     return None;
                 }
-                // Equal epoch at an offset: the same record, so the same batch (S6).
+                // Equal epoch at an offset: the same record, so the same batch (rule S6).
                 if end > self.at_end.end {
                     out.push(Output::Fault(Fault::PrefixHash { end }));
                     return None;
@@ -177,7 +177,7 @@ impl Replica {
     pub(super) fn installed(&mut self, now: Now, installed: Installed, out: &mut Vec<Output>) {
         assert!(self.busy.is_some(), "a manifest is installed where it was asked for");
         let Installed { log_start, at_end, epochs } = installed;
-        let at = at_end.end;
+        let (at, prefix_hash) = (at_end.end, at_end.prefix_hash);
         let head = match &self.role {
             Role::Follower { stream: Some(stream), .. } => Some(stream.head),
             _ => None,
@@ -191,7 +191,7 @@ impl Replica {
         self.log_start = self.log_start.max(log_start);
         (self.tiered_end, self.hw) = (at, at);
         let mark = self.written(Written::End(at));
-        out.push(Output::Reset { at, mark });
+        out.push(Output::Reset { at, prefix_hash, mark });
         out.push(Output::Publish);
         self.stand_again(now, out);
     }

@@ -3,6 +3,7 @@
 mod follows;
 mod leads;
 mod syncs;
+mod transfers;
 
 use super::*;
 use crate::records::Leader;
@@ -144,8 +145,13 @@ impl Fixture {
                     self.marks.push(mark);
                 }
                 Output::PersistEpoch { mark, .. } => self.marks.push(mark),
-                Output::Truncate { to, mark } | Output::Reset { at: to, mark } => {
+                Output::Truncate { to, mark } => {
                     seen.ends.push(to.0);
+                    self.marks.push(mark);
+                }
+                Output::Reset { at, prefix_hash, mark } => {
+                    assert_eq!(prefix_hash, self.replica.prefix_hash(), "S6");
+                    seen.ends.push(at.0);
                     self.marks.push(mark);
                 }
                 Output::Install => seen.installs += 1,

@@ -1,6 +1,7 @@
 //! What one partition's tiering promises, step by step. The simulator runs it against a store that misbehaves.
 
 use super::*;
+use crate::replica::EndState;
 use crate::tail_segment::TailSegment;
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
@@ -46,7 +47,7 @@ fn entry(base: u64, end: u64) -> SegmentEntry {
     let identity =
         SegmentIdentity { cluster: "c".to_owned(), partition: PARTITION, topic_name: "t".to_owned(), epoch: EPOCH };
     let (base, end) = (Offset(base), Offset(end));
-    let mut segment = TailSegment::new(identity, base, end, ProducerTable::default(), TimestampMs(0));
+    let mut segment = TailSegment::new(identity, EndState { end: base, ..EndState::empty() }, end);
     while segment.reached() < end {
         let mut builder = BatchBuilder::new(Codec::None);
         builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: None, headers: &[] });

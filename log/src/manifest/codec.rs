@@ -194,8 +194,8 @@ fn list<T: Cover>(
     Ok((items, base))
 }
 
-/// Span, key (kind, epoch, random at least), four lengths, two CRCs, count, two times, one epoch, count of open transactions.
-const ENTRY_BYTES_MIN: usize = 1 + 20 + 4 + 8 + 1 + 2 + 3 + 1;
+/// Span, key (kind, epoch, random at least), four lengths, two CRCs, count, two times, hash, one epoch, count of open transactions.
+const ENTRY_BYTES_MIN: usize = 1 + 20 + 4 + 8 + 1 + 2 + 8 + 3 + 1;
 
 fn put_entry(out: &mut BytesMut, entry: &SegmentEntry) {
     put_varint(out, entry.end.0 - entry.base.0);
@@ -209,6 +209,7 @@ fn put_entry(out: &mut BytesMut, entry: &SegmentEntry) {
     put_varint(out, entry.record_count);
     put_signed(out, entry.max_timestamp.0);
     put_signed(out, entry.max_append_time.0);
+    out.put_u64_le(entry.prefix_hash);
     put_varint(out, entry.epochs.len() as u64);
     for EpochStart { epoch, start } in &entry.epochs {
         put_varint(out, u64::from(epoch.0));
@@ -236,6 +237,7 @@ fn entry(fields: &mut Fields<'_>, partition: PartitionId, base: Offset) -> Resul
     let record_count = fields.varint()?;
     let max_timestamp = TimestampMs(fields.signed()?);
     let max_append_time = TimestampMs(fields.signed()?);
+    let prefix_hash = fields.u64()?;
     let epochs = (0..fields.count(2)?)
         .map(|_| {
             Ok(EpochStart { epoch: LeaderEpoch(fields.varint32()?), start: Offset(sum(base.0, fields.varint()?)?) })
@@ -271,6 +273,7 @@ fn entry(fields: &mut Fields<'_>, partition: PartitionId, base: Offset) -> Resul
             record_count,
             max_timestamp,
             max_append_time,
+            prefix_hash,
             epochs,
             open,
         }),

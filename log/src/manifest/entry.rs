@@ -33,6 +33,8 @@ pub struct SegmentEntry {
     pub max_timestamp: TimestampMs,
     /// Append time of its last batch: the age that retention goes by. `TimestampMs::NONE` if it holds no batch.
     pub max_append_time: TimestampMs,
+    /// Chained hash of the log at its end (S6): a replica that installs the manifest goes on from there (rule R12).
+    pub prefix_hash: u64,
     /// Leader epochs with records in it (rule R1): the first one's start is `base`.
     pub epochs: Vec<EpochStart>,
     /// Transactions open at its end (rule T7). Their list is in the segment's index, which a reader of it has at hand.
@@ -68,6 +70,7 @@ impl SegmentEntry {
             record_count: meta.record_count,
             max_timestamp: meta.max_timestamp,
             max_append_time: meta.max_append_time,
+            prefix_hash: meta.prefix_hash,
             epochs: meta.epochs,
             open,
         }

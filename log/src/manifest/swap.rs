@@ -5,7 +5,7 @@
 use super::entry::{Cover, RolledRef, SegmentEntry};
 use super::node::{ManifestNode, NodeItems};
 use super::{ManifestRoot, RolledObject};
-use crate::ids::{LeaderEpoch, Offset};
+use crate::ids::{LeaderEpoch, Offset, PartitionId};
 use crate::object_key::ObjectKey;
 
 /// The inputs are not all there any more, unchanged and next to each other: read the manifest again (rule C3).
@@ -16,7 +16,8 @@ pub struct SwapConflict;
 impl ManifestRoot {
     /// The root with `outputs` in place of `inputs`, both in the root itself, committed by the leader of `epoch`.
     ///
-    /// Panics unless the outputs cover exactly what the inputs cover, below `stable_end` (rules C2, C3).
+    /// Panics unless the outputs cover exactly what the inputs cover, below `stable_end` (rules C2, C3), and keep the chained hash
+    /// at their end (S6).
     /// # Errors
     /// `SwapConflict`.
     pub fn swap_entries(
@@ -26,7 +27,7 @@ impl ManifestRoot {
         epoch: LeaderEpoch,
     ) -> Result<ManifestRoot, SwapConflict> {
         let mut root = self.next(epoch);
-        assert!(outputs.iter().all(|output| output.may_stand_in(self.partition)), "another partition's object");
+        check_outputs(self.partition, inputs, &outputs);
         replace(&mut root.entries, inputs, outputs)?;
         assert!(inputs.iter().all(|input| input.end <= self.stable_end), "rule C2: a swap stays below stable_end");
         Ok(root)
@@ -52,7 +53,7 @@ impl ManifestRoot {
 impl ManifestNode {
     /// This manifest with `outputs` in place of `inputs`.
     ///
-    /// Panics unless the outputs cover exactly what the inputs cover (rule C3).
+    /// Panics unless the outputs cover exactly what the inputs cover (rule C3), and keep the chained hash at their end (S6).
     /// # Errors
     /// `SwapConflict`; also when this manifest does not list segments.
     pub fn swap_entries(
@@ -61,7 +62,7 @@ impl ManifestNode {
         outputs: Vec<SegmentEntry>,
     ) -> Result<ManifestNode, SwapConflict> {
         let NodeItems::Segments(entries) = &self.items else { return Err(SwapConflict) };
-        assert!(outputs.iter().all(|output| output.may_stand_in(self.partition)), "another partition's object");
+        check_outputs(self.partition, inputs, &outputs);
         let mut entries = entries.clone();
         replace(&mut entries, inputs, outputs)?;
         Ok(ManifestNode::new(self.partition, NodeItems::Segments(entries)))
@@ -85,6 +86,13 @@ impl ManifestNode {
         let reference = self.reference(object, &bytes);
         (RolledObject { object, bytes, crc: reference.crc }, reference)
     }
+}
+
+/// What is said of the log at the end of `inputs` stays true of `outputs` (rule S6), which stand in objects of the partition.
+fn check_outputs(partition: PartitionId, inputs: &[SegmentEntry], outputs: &[SegmentEntry]) {
+    assert!(outputs.iter().all(|output| output.may_stand_in(partition)), "another partition's object");
+    let hash_at_end = |entries: &[SegmentEntry]| entries.last().map(|last| last.prefix_hash);
+    assert_eq!(hash_at_end(inputs), hash_at_end(outputs), "S6: a swap keeps the chained hash at its end");
 }
 
 /// Puts `outputs` where `inputs` stand in `items`.

@@ -89,6 +89,7 @@ impl Model {
             record_count: appended.records,
             max_timestamp: TimestampMs(appended.timestamp),
             max_append_time: TimestampMs(self.clock),
+            prefix_hash: (random as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             epochs,
             open: None,
         }
@@ -357,6 +358,7 @@ fn merge(model: &mut Model, at: usize) {
         record_count: older.record_count + newer.record_count,
         max_timestamp: older.max_timestamp.max(newer.max_timestamp),
         max_append_time: newer.max_append_time,
+        prefix_hash: newer.prefix_hash,
         epochs,
         ..older.clone()
     };

@@ -105,6 +105,7 @@ fn entry(partition: PartitionId, base: Offset, epoch: LeaderEpoch, open: Option<
         record_count: 9,
         max_timestamp: TimestampMs(1_700_000_000_000),
         max_append_time: TimestampMs(1_700_000_000_500),
+        prefix_hash: 0xfedc_ba98_7654_3210,
         epochs: vec![EpochStart { epoch, start: base }],
         open,
     }

@@ -46,6 +46,7 @@ pub(super) fn put_index(out: &mut BytesMut, index: &SegmentIndex) {
     put_varint(out, index.end.0 - index.base.0);
     put_varint(out, index.record_count);
     put_signed(out, index.max_append_time.0);
+    out.put_u64_le(index.prefix_hash);
     out.put_u8(SNAPSHOT_FULL);
     put_varint(out, index.epochs.len() as u64);
     for EpochStart { epoch, start } in &index.epochs {
@@ -94,6 +95,7 @@ fn index_fields(header: &SegmentHeader, fields: &mut Fields<'_>) -> Result<Segme
     let end = forward(base, fields.varint()?)?;
     let record_count = fields.varint()?;
     let max_append_time = TimestampMs(fields.signed()?);
+    let prefix_hash = fields.u64()?;
     if fields.u8()? != SNAPSHOT_FULL {
         return Err(FieldError::Malformed("unknown kind of producer snapshot"));
     }
@@ -122,6 +124,7 @@ fn index_fields(header: &SegmentHeader, fields: &mut Fields<'_>) -> Result<Segme
         end,
         record_count,
         max_append_time,
+        prefix_hash,
         epochs,
         aborted,
         open,

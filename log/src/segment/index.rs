@@ -48,6 +48,7 @@ pub struct SegmentIndex {
     pub(super) end: Offset,
     pub(super) record_count: u64,
     pub(super) max_append_time: TimestampMs,
+    pub(super) prefix_hash: u64,
     pub(super) epochs: Vec<EpochStart>,
     pub(super) aborted: Vec<AbortedTxn>,
     pub(super) open: Vec<OpenTxn>,
@@ -268,6 +269,7 @@ impl SegmentIndex {
             record_count: self.record_count,
             max_timestamp: self.max_timestamp(),
             max_append_time: self.max_append_time,
+            prefix_hash: self.prefix_hash,
             epochs: self.epochs.clone(),
             open: self.open.clone(),
         }

@@ -242,7 +242,8 @@ fn built(density: Density, values: &[usize]) -> Vec<u8> {
     let aborted = vec![AbortedTxn { marker: base, first: Offset(3), producer: ProducerId(9) }];
     let open = vec![OpenTxn { first: base, producer: ProducerId(1) }];
     let producers = Bytes::from_static(b"producers");
-    writer.finish(SegmentTail { end, epochs, producers, aborted, open }).parts.concat()
+    let prefix_hash = 0x0123_4567_89ab_cdef;
+    writer.finish(SegmentTail { end, prefix_hash, epochs, producers, aborted, open }).parts.concat()
 }
 
 /// The ends of bundles of one segment and of three.

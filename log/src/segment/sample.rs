@@ -136,9 +136,15 @@ pub(crate) fn build(samples: &[Sample], base: Offset, first_epoch: u32, density:
         if marker.0 == 0 { Vec::new() } else { vec![AbortedTxn { marker, first: Offset(0), producer: ProducerId(9) }] };
     let open = vec![OpenTxn { first: base, producer: ProducerId(1) }, OpenTxn { first: base, producer: ProducerId(2) }];
     let producers = Bytes::from_static(b"state of the producers");
-    let tail = SegmentTail { end, epochs, producers: producers.clone(), aborted, open };
+    let prefix_hash = prefix_hash_at(end);
+    let tail = SegmentTail { end, prefix_hash, epochs, producers: producers.clone(), aborted, open };
     let segment = writer.finish(tail);
     Built { object: segment.clone().into(), segment, batches, producers }
+}
+
+/// What a sample says of the log up to `end`: any number that differs from place to place.
+pub(crate) fn prefix_hash_at(end: Offset) -> u64 {
+    end.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The bytes of an object, as the bucket has them.

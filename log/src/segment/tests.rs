@@ -75,6 +75,7 @@ proptest! {
         prop_assert_eq!(meta.record_count, batches.iter().map(|(batch, _)| u64::from(batch.record_count())).sum::<u64>());
         prop_assert_eq!(Some(meta.max_timestamp), batches.iter().flat_map(|(batch, _)| batch.latest_timestamp()).max());
         prop_assert_eq!(Some(meta.max_append_time), batches.last().map(|(_, time)| *time));
+        prop_assert_eq!(meta.prefix_hash, sample::prefix_hash_at(meta.end));
         prop_assert_eq!((meta.length, meta.crc), (bytes.len() as u64, crc32c::crc32c(&bytes)));
         prop_assert_eq!((object.length, object.crc), (meta.length, meta.crc));
         let front = &bytes[..meta.index_length as usize];
@@ -425,7 +426,8 @@ fn identity() -> SegmentIdentity {
 }
 
 fn tail(end: Offset, epochs: Vec<EpochStart>) -> SegmentTail {
-    SegmentTail { end, epochs, producers: Bytes::from_static(b"p"), aborted: Vec::new(), open: Vec::new() }
+    let producers = Bytes::from_static(b"p");
+    SegmentTail { end, prefix_hash: 0, epochs, producers, aborted: Vec::new(), open: Vec::new() }
 }
 
 /// Cases F12 and F14: a producer's header may understate or overstate its times; searches go by the records.

@@ -44,6 +44,9 @@ pub struct SegmentWriter {
 pub struct SegmentTail {
     /// Offset after the last covered. For a dense segment: the end of its last batch.
     pub end: Offset,
+    /// Chained hash of the log at `end` (S6). A segment made of others keeps that of the last: it stands for the log as it was
+    /// written, whatever was compacted away since.
+    pub prefix_hash: u64,
     /// Slice of the leader-epoch cache for `[base, end)`; the first entry's start is the segment's base.
     pub epochs: Vec<EpochStart>,
     /// Producer state at `end`, as `ProducerTable::encode` gives it (rules P5, T4).
@@ -201,7 +204,7 @@ impl SegmentWriter {
     #[must_use]
     pub fn finish(mut self, tail: SegmentTail) -> BuiltSegment {
         self.close_chunk();
-        let SegmentTail { end, epochs, producers, aborted, open } = tail;
+        let SegmentTail { end, prefix_hash, epochs, producers, aborted, open } = tail;
         let mut times = BytesMut::new();
         self.append_times.put(&mut times);
         let index = SegmentIndex {
@@ -220,6 +223,7 @@ impl SegmentWriter {
             end,
             record_count: self.record_count,
             max_append_time: self.append_times.last(),
+            prefix_hash,
             epochs,
             aborted,
             open,

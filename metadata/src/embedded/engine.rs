@@ -2,11 +2,12 @@
 //! answers them all (group commit). It never answers before the sync, and after a failed sync never writes again.
 
 use super::disk::Disk;
-use super::leases::Leases;
-use super::tables::{self, BOOTS, COMPACTED, Changes, HISTORY, KEYS};
+use super::leases::{LeaseState, Leases};
+use super::snapshots::Snapshots;
+use super::tables::{self, BOOTS, COMPACTED, Changes, HISTORY, IDENTITY, KEYS};
 use crate::clock::Clock;
-use crate::kv::{Event, Interval, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, TxnOutcome, Write};
-use redb::{Database, ReadableDatabase, ReadableTable, StorageError};
+use crate::kv::{Event, Interval, KvError, Lease, LeaseId, Range, Ranged, Revision, Txn, Write};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageError};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -31,14 +32,40 @@ impl<T> Reply<T> {
     }
 }
 
+/// One page of a read.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    /// The store's newest revision.
+    pub(crate) newest: Revision,
+    /// What was found, at the revision that was asked for.
+    pub(crate) ranged: Ranged,
+    /// How many keys the interval holds at that revision, whatever the limit.
+    pub(crate) count: u64,
+}
+
+/// How a transaction ended, operation by operation.
+pub(crate) enum Applied {
+    /// As `TxnOutcome::Succeeded`, with a number of deleted keys for each operation; a put deletes none.
+    Succeeded { revision: Revision, deleted: Vec<u64> },
+    /// As `TxnOutcome::Failed`.
+    Failed { revision: Revision, found: Vec<Ranged> },
+}
+
 /// What the thread can be asked.
 pub(super) enum Request {
     Range(Range, Reply<Ranged>),
-    Txn(Txn, Reply<TxnOutcome>),
+    /// A read at the newest revision, or at that of a page before.
+    Page(Range, Option<Revision>, Reply<Page>),
+    Txn(Txn, Reply<Applied>),
     Grant(Duration, Reply<Lease>),
     KeepAlive(LeaseId, Reply<Option<Duration>>),
+    LeaseState(LeaseId, Reply<Option<LeaseState>>),
     Revoke(LeaseId, Reply<()>),
-    Events { keys: Interval, from: Revision, reply: Reply<(Revision, Vec<Event>)> },
+    Events {
+        keys: Interval,
+        from: Revision,
+        reply: Reply<(Revision, Vec<Event>)>,
+    },
     Compact(Revision, Reply<()>),
     ExpireLeases(Reply<()>),
     Close(Reply<()>),
@@ -62,6 +89,8 @@ type Parked = Box<dyn FnOnce(Option<&KvError>)>;
 
 pub(super) struct Engine {
     disk: Disk,
+    /// Before the database, so that they go before it.
+    snapshots: Snapshots,
     /// None while the disk is full, or for ever after another error.
     database: Option<Database>,
     clock: Arc<dyn Clock>,
@@ -70,6 +99,14 @@ pub(super) struct Engine {
     compacted: u64,
     revisions: watch::Sender<Revision>,
     health: Health,
+}
+
+/// What there is to know of a store that was opened.
+pub(super) struct Opened {
+    pub(super) engine: Engine,
+    pub(super) revisions: watch::Receiver<Revision>,
+    /// Drawn when the store was made; none in one that was made before stores had one.
+    pub(super) identity: Option<u64>,
 }
 
 /// Whether the database can be used.
@@ -82,24 +119,28 @@ enum Health {
 }
 
 impl Engine {
-    /// Reads the counters and voids the leases of earlier boots.
-    pub(super) fn new(disk: Disk, clock: Arc<dyn Clock>) -> Result<(Engine, watch::Receiver<Revision>), redb::Error> {
+    /// Reads the counters and voids the leases of earlier boots. A store that is made here is `new_identity` from now on.
+    pub(super) fn open(disk: Disk, clock: Arc<dyn Clock>, new_identity: u64) -> Result<Opened, redb::Error> {
         let database = disk.open()?;
         let write = database.begin_write()?;
-        let (boot, revision, compacted) = {
+        let (boot, revision, compacted, identity) = {
             let mut changes = Changes::open(&write)?;
             let boot = changes.counter(BOOTS)? + 1;
             changes.counters.insert(BOOTS, boot)?;
+            if boot == 1 {
+                changes.counters.insert(IDENTITY, new_identity)?;
+            }
             for (key, _) in changes.leased()? {
                 changes.delete(&key)?;
             }
-            (boot, changes.seal()?, changes.counter(COMPACTED)?)
+            (boot, changes.seal()?, changes.counter(COMPACTED)?, changes.counter(IDENTITY)?)
         };
         write.commit()?;
         let (revisions, published) = watch::channel(Revision(revision));
         let leases = Leases::of_boot(boot);
-        let (database, health) = (Some(database), Health::Well);
-        Ok((Engine { disk, database, clock, leases, revision, compacted, revisions, health }, published))
+        let (database, health, snapshots) = (Some(database), Health::Well, Snapshots::default());
+        let engine = Engine { disk, snapshots, database, clock, leases, revision, compacted, revisions, health };
+        Ok(Opened { engine, revisions: published, identity: Some(identity).filter(|&identity| identity != 0) })
     }
 
     /// Serves requests until `Close`, whose reply it returns, or until every handle is gone.
@@ -151,16 +192,21 @@ impl Engine {
         let Some(database) = self.database.take() else {
             return group.into_iter().for_each(|request| self.refuse(request));
         };
+        self.snapshots.expire(now);
         let due = self.leases.due(now);
         let served = if due.is_empty() && !group.iter().any(Request::writes) {
             self.serve_reads(&database, group, now)
         } else {
-            self.serve_writes(&database, group, &due, now)
+            // A page can be gone on from only if it is of a state that was committed.
+            let (pages, group) = group.into_iter().partition(|request| matches!(request, Request::Page(..)));
+            let written = self.serve_writes(&database, group, &due, now);
+            written.and_then(|()| self.serve_reads(&database, pages, now))
         };
         match served {
             Ok(()) => self.database = Some(database),
             Err(error) => {
                 // Closed before it may be opened again.
+                self.snapshots.clear();
                 drop(database);
                 self.fail(&error);
             }
@@ -212,6 +258,7 @@ impl Engine {
         for request in group {
             match request {
                 Request::Range(range, reply) => reply.answer(unavailable(tables::range(&keys, &range, self.revision))),
+                Request::Page(range, at, reply) => reply.answer(self.page(database, &read, &range, at, now)?),
                 Request::Events { keys, from, reply } => {
                     reply.answer(events(&history, &keys, from, self.revision, self.compacted));
                 }
@@ -221,11 +268,38 @@ impl Engine {
         Ok(())
     }
 
+    /// A page of a read from `read`, the newest state, or from the view that an earlier page left.
+    fn page(
+        &mut self,
+        database: &Database,
+        read: &ReadTransaction,
+        range: &Range,
+        at: Option<Revision>,
+        now: Duration,
+    ) -> Result<Result<Page, KvError>, redb::Error> {
+        let newest = Revision(self.revision);
+        let revision = at.unwrap_or(newest);
+        let view = if revision == newest { Some(read) } else { self.snapshots.at(revision.0) };
+        let Some(view) = view else {
+            let ahead = || KvError::Refused(format!("revision {revision} lies ahead; the store is at {newest}"));
+            return Ok(Err(if revision > newest { ahead() } else { KvError::Compacted(revision) }));
+        };
+        let keys = view.open_table(KEYS)?;
+        let ranged = tables::range(&keys, range, revision.0)?;
+        let count = if ranged.more { tables::count(&keys, &range.keys)? } else { ranged.found.len() as u64 };
+        if ranged.more && revision == newest {
+            // Nothing was committed since `read` began: this thread is the only one that does.
+            self.snapshots.hold(revision.0, now, database.begin_read()?);
+        }
+        Ok(Ok(Page { newest, ranged, count }))
+    }
+
     /// What needs no disk.
     fn serve_lease(&mut self, request: Request, now: Duration) {
         match request {
             Request::Grant(ttl, reply) => reply.answer(Ok(self.leases.grant(ttl, now))),
             Request::KeepAlive(lease, reply) => reply.answer(Ok(self.leases.keep_alive(lease, now))),
+            Request::LeaseState(lease, reply) => reply.answer(Ok(self.leases.state(lease, now))),
             Request::ExpireLeases(reply) => reply.answer(Ok(())),
             other => self.refuse(other),
         }
@@ -307,7 +381,9 @@ impl Engine {
                 }
                 Request::Grant(ttl, reply) => park_read(reply, Ok(self.leases.grant(ttl, now))),
                 Request::KeepAlive(lease, reply) => park_read(reply, Ok(self.leases.keep_alive(lease, now))),
+                Request::LeaseState(lease, reply) => park_read(reply, Ok(self.leases.state(lease, now))),
                 Request::ExpireLeases(reply) => park_read(reply, Ok(())),
+                Request::Page(..) => unreachable!("`serve` takes it out of a group that writes"),
                 Request::Close(_) => unreachable!("`run` takes it out of the group"),
             };
             parked.push(answer);
@@ -327,9 +403,11 @@ impl Engine {
         });
         match request {
             Request::Range(_, reply) => reply.answer(Err(error)),
+            Request::Page(_, _, reply) => reply.answer(Err(error)),
             Request::Txn(_, reply) => reply.answer(Err(error)),
             Request::Grant(_, reply) => reply.answer(Err(error)),
             Request::KeepAlive(_, reply) => reply.answer(Err(error)),
+            Request::LeaseState(_, reply) => reply.answer(Err(error)),
             Request::Events { reply, .. } => reply.answer(Err(error)),
             Request::Revoke(_, reply)
             | Request::Compact(_, reply)
@@ -358,12 +436,12 @@ fn run_txn(
     changes: &mut Changes<'_>,
     leases: &mut Leases,
     txn: &Txn,
-) -> Result<Result<TxnOutcome, KvError>, StorageError> {
+) -> Result<Result<Applied, KvError>, StorageError> {
     for compare in &txn.compares {
         if !compare.holds(tables::get(&changes.keys, compare.key())?.as_ref()) {
             let read = |range| tables::range(&changes.keys, range, changes.revision);
             let found = txn.or_else.iter().map(read).collect::<Result<_, StorageError>>()?;
-            return Ok(Ok(TxnOutcome::Failed { revision: Revision(changes.revision), found }));
+            return Ok(Ok(Applied::Failed { revision: Revision(changes.revision), found }));
         }
     }
     let named = txn.then.iter().filter_map(|write| match write {
@@ -374,8 +452,8 @@ fn run_txn(
     if named.into_iter().any(|lease| !leases.contains(lease)) {
         return Ok(Err(KvError::LeaseNotFound));
     }
-    let mut deleted = 0;
-    for write in &txn.then {
+    let mut deleted = vec![0; txn.then.len()];
+    for (write, deleted) in txn.then.iter().zip(&mut deleted) {
         match write {
             Write::Put { key, value, lease } => {
                 let before = changes.put(key, value, *lease)?;
@@ -390,7 +468,7 @@ fn run_txn(
                 let doomed = Range { keys: keys.clone(), limit: usize::MAX };
                 for kv in tables::range(&changes.keys, &doomed, changes.revision)?.found {
                     changes.delete(&kv.key)?;
-                    deleted += 1;
+                    *deleted += 1;
                     if let Some(lease) = kv.lease {
                         leases.detach(lease, &kv.key);
                     }
@@ -399,7 +477,7 @@ fn run_txn(
         }
     }
     let revision = Revision(changes.seal()?);
-    Ok(Ok(TxnOutcome::Succeeded { revision, deleted }))
+    Ok(Ok(Applied::Succeeded { revision, deleted }))
 }
 
 fn events(

@@ -7,6 +7,17 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// A live lease as it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LeaseState {
+    /// How long it lives after its last keep-alive.
+    pub(crate) ttl: Duration,
+    /// How long it still lives without one.
+    pub(crate) left: Duration,
+    /// The keys that end with it, in order.
+    pub(crate) keys: Vec<Bytes>,
+}
+
 /// The live leases of one boot.
 pub(super) struct Leases {
     live: BTreeMap<LeaseId, Entry>,
@@ -38,6 +49,12 @@ impl Leases {
         let entry = self.live.get_mut(&id)?;
         entry.ends = now.saturating_add(entry.ttl);
         Some(entry.ttl)
+    }
+
+    pub(super) fn state(&self, id: LeaseId, now: Duration) -> Option<LeaseState> {
+        let entry = self.live.get(&id)?;
+        let keys = entry.keys.iter().cloned().collect();
+        Some(LeaseState { ttl: entry.ttl, left: entry.ends.saturating_sub(now), keys })
     }
 
     pub(super) fn contains(&self, id: LeaseId) -> bool {
@@ -104,7 +121,12 @@ mod tests {
         assert_eq!(leases.due(at(2000)), [second.id, first.id]);
         assert_eq!(leases.keep_alive(first.id, at(1900)), Some(at(2000)));
         assert_eq!(leases.due(at(3899)), [second.id]);
+        leases.attach(first.id, Bytes::from_static(b"a"));
+        let state = LeaseState { ttl: at(2000), left: at(1500), keys: vec![Bytes::from_static(b"a")] };
+        assert_eq!(leases.state(first.id, at(2400)), Some(state));
+        leases.detach(first.id, &Bytes::from_static(b"a"));
         assert_eq!(leases.end(second.id), Some(BTreeSet::new()));
         assert_eq!(leases.keep_alive(second.id, at(1900)), None);
+        assert_eq!(leases.state(second.id, at(1900)), None);
     }
 }

@@ -13,6 +13,7 @@ pub(super) const COUNTERS: TableDefinition<'static, &str, u64> = TableDefinition
 pub(super) const REVISION: &str = "revision";
 pub(super) const COMPACTED: &str = "compacted";
 pub(super) const BOOTS: &str = "boots";
+pub(super) const IDENTITY: &str = "identity";
 
 /// Bytes of a stored key's revisions and lease, before its value.
 const HEAD_BYTES: usize = 24;
@@ -50,6 +51,15 @@ pub(super) fn range(
         ranged.found.push(decode(Bytes::copy_from_slice(key.value()), stored.value())?);
     }
     Ok(ranged)
+}
+
+/// How many keys an interval holds.
+pub(super) fn count(
+    keys: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    interval: &Interval,
+) -> Result<u64, StorageError> {
+    let Some(bounds) = bounds(interval) else { return Ok(0) };
+    keys.range::<&[u8]>(bounds)?.try_fold(0, |count, entry| entry.map(|_| count + 1))
 }
 
 /// Start and end of an interval, as redb takes them.

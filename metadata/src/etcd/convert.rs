@@ -151,6 +151,11 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> Revision {
     header.map_or(Revision::ABSENT, |header| unsigned(header.revision()))
 }
 
+/// The store's identity. No etcd is cluster 0: an embedded store that has none says so.
+pub(super) fn cluster(header: &ResponseHeader) -> Option<u64> {
+    Some(header.cluster_id()).filter(|&id| id != 0)
+}
+
 pub(super) fn lease_id(lease: LeaseId) -> i64 {
     lease.0.cast_signed()
 }

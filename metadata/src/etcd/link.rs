@@ -44,7 +44,7 @@ impl Seen {
     /// Takes note of an answer to what was asked after `before` was seen; `Err` if it can come of no store that was there.
     pub(super) fn admit(&self, before: Option<Position>, header: &ResponseHeader) -> Result<Position, String> {
         let revision = convert::unsigned(header.revision());
-        let position = Position { cluster: Some(header.cluster_id()), revision };
+        let position = Position { cluster: convert::cluster(header), revision };
         if let Some(reason) = gone_back(before, position) {
             return Err(reason);
         }

@@ -2,10 +2,11 @@
 
 use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
-use crate::keys::Key;
+use crate::keys::{Key, Space};
 use crate::kv::{Interval, KvError, Range, Revision, Write};
 use millpond_core::records::{DiskRecord, SessionRecord};
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, WalGen};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Pause before a watch that ended is begun again.
@@ -184,6 +185,22 @@ impl Store {
         self.read(&Key::BrokerDisk(broker)).await
     }
 
+    /// The sessions that stand, by broker; the revision of each is its incarnation.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn sessions(&self) -> Result<BTreeMap<BrokerId, Versioned<SessionRecord>>, StoreError> {
+        let (_, listed) = self.list(&Space::Brokers).await?;
+        let sessions = listed.into_iter().filter_map(|(key, found)| match key {
+            Key::BrokerSession(broker) => {
+                let session = codec::record(&self.keys.encode(&key), &found.value, found.revision);
+                Some(session.map(|session| (broker, session)))
+            }
+            _ => None,
+        });
+        sessions.collect()
+    }
+
     /// Returns when the actor's session has ended: its key is gone, or was written again (rules B3, E1a).
     ///
     /// The store's silence is no end.
@@ -225,21 +242,24 @@ impl Store {
 
     /// Ends another broker's session: its port refuses connections (rule E1a). If it lives after all, it falls under rule B3.
     ///
+    /// Compares that session's incarnation, so that a broker that registered again meanwhile is left alone: `Conflict`, as is
+    /// a session that has ended already.
+    ///
     /// # Errors
     /// `Unavailable`.
-    pub async fn expel_broker(
+    pub async fn end_session(
         &self,
         actor: &Session,
         broker: BrokerId,
         inc: Incarnation,
     ) -> Result<Outcome, StoreError> {
         let key = self.keys.encode(&Key::BrokerSession(broker));
-        let expulsion = Transition {
+        let end = Transition {
             guards: vec![self.own_session(actor), Guard::unmoved(key.clone(), Revision(inc.0))],
             writes: vec![Write::delete(&key)],
             proof: None,
         };
-        Ok(self.run(expulsion).await?.into())
+        Ok(self.run(end).await?.into())
     }
 }
 

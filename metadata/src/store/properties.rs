@@ -75,6 +75,7 @@ pub fn record_seeds() -> Vec<Seed> {
         grpc: "a:1".to_owned(),
         kafka: "a:2".to_owned(),
         http: "a:3".to_owned(),
+        internal: Some("a:4".to_owned()),
         rack: Some("r".to_owned()),
     };
     let tombstone = TombstoneRecord { name: name(), revision: 8, holders: vec![rid(1), rid(2)], purged: vec![rid(2)] };

@@ -1,9 +1,9 @@
 //! Changes of a partition's record that are no election: its ISR and ELR, its least ISR, its replicas (rules I3, I5 to I8, E6).
 
-use super::transition::{Broken, Guard, Settled, Transition};
+use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, codec};
 use crate::keys::Key;
-use crate::kv::{Compare, Revision, Write};
+use crate::kv::{Revision, Write};
 use millpond_core::records::{Leader, PartitionRecord};
 use millpond_log::{LeaderEpoch, PartitionId};
 
@@ -51,10 +51,7 @@ impl Store {
         let value = codec::value(next);
         let mut guards = vec![self.own_session(actor), Guard::unmoved(key.clone(), *base)];
         guards.extend(joining.as_ref().map(|joining| self.live_session(joining)));
-        guards.extend(controller.map(|is| {
-            let compare = Compare::ModRevision { key: self.keys.encode(&Key::Controller), is };
-            Guard { compare, broken: Broken::Fenced }
-        }));
+        guards.extend(controller.map(|control| self.in_control(control)));
         // Whoever wrote this value at a later revision, it is what holds.
         Transition { guards, writes: vec![Write::put(key.clone(), value.clone())], proof: Some((key, value)) }
     }

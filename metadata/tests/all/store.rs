@@ -103,6 +103,7 @@ fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> R
             grpc: format!("127.0.0.1:{}", 7400 + broker),
             kafka: format!("127.0.0.1:{}", 9092 + broker),
             http: format!("127.0.0.1:{}", 7480 + broker),
+            internal: None,
             rack: None,
         },
         disk_inc: Incarnation(disk_inc),
@@ -264,7 +265,7 @@ async fn every_transition_is_fenced_by_the_actors_session() {
     let gone = register(&store, 2).await;
     let record = create(&store, &live, "t", 1, 1).await;
     let seen = partition_record(&store, partition(1, 0)).await;
-    committed(&store.expel_broker(&live, gone.rid.broker, gone.inc).await.expect("up"));
+    committed(&store.end_session(&live, gone.rid.broker, gone.inc).await.expect("up"));
     let before = store.kv().range(Range::key(&store.keys().encode(&Key::Cluster))).await.expect("up").revision;
 
     // Rule K4, for each transition.
@@ -274,14 +275,14 @@ async fn every_transition_is_fenced_by_the_actors_session() {
     assert_eq!(store.alter_topic_config(&gone, &record, &BTreeMap::new()).await, Ok(Outcome::Fenced));
     assert_eq!(store.delete_topic(&gone, &record).await, Ok(Outcome::Fenced));
     let next = elected(&seen.value, &live);
-    let election = Election { partition: partition(1, 0), seen, next };
+    let election = Election::of(partition(1, 0), &seen, next);
     assert_eq!(store.elect(&gone, None, &[election]).await, [Ok(Outcome::Fenced)]);
     assert_eq!(store.commit_tier(&gone, &[commit(1, 0, Revision::ABSENT, "r")]).await, [Ok(TierOutcome::Fenced)]);
     assert_eq!(store.bump_gc_epoch(&gone, TimestampMs(0), HOUR).await, Ok(Bumped::Not(Outcome::Fenced)));
     let ids = NonZeroU64::new(10).expect("not 0");
     assert_eq!(store.allocate_producer_ids(&gone, ids).await, Ok(Err(Outcome::Fenced)));
     assert_eq!(store.refresh_broker(&gone, Revision(gone.inc.0), Lsn(1)).await, Ok(Outcome::Fenced));
-    assert_eq!(store.expel_broker(&gone, live.rid.broker, live.inc).await, Ok(Outcome::Fenced));
+    assert_eq!(store.end_session(&gone, live.rid.broker, live.inc).await, Ok(Outcome::Fenced));
     let after = store.kv().range(Range::key(&store.keys().encode(&Key::Cluster))).await.expect("up").revision;
     assert_eq!(before, after, "nothing was written");
 }
@@ -470,11 +471,8 @@ async fn elections_compare_partition_candidate_and_controller() {
     create(&store, &first, "t", 1, 3).await;
     let id = partition(1, 0);
     let seen = partition_record(&store, id).await;
-    let election = |seen: &Versioned<PartitionRecord>, winner: &Session| Election {
-        partition: id,
-        seen: seen.clone(),
-        next: elected(&seen.value, winner),
-    };
+    let election =
+        |seen: &Versioned<PartitionRecord>, winner: &Session| Election::of(id, seen, elected(&seen.value, winner));
     let won = store.elect(&first, None, &[election(&seen, &second)]).await;
     let revision = committed(won[0].as_ref().expect("up"));
     let now = partition_record(&store, id).await;
@@ -551,9 +549,9 @@ async fn failed_members_of_a_batch_are_retried_singly() {
     let mut elections: Vec<Election> = image
         .partitions
         .into_iter()
-        .map(|(partition, seen)| Election { partition, next: elected(&seen.value, &session), seen })
+        .map(|(partition, seen)| Election::of(partition, &seen, elected(&seen.value, &session)))
         .collect();
-    elections[7].seen.revision = Revision(elections[7].seen.revision.0 - 1);
+    elections[7].base = Revision(elections[7].base.0 - 1);
     let before = lossy.txns.load(Ordering::SeqCst);
     let answers = store.elect(&session, None, &elections).await;
     // A batch of 40 that failed, its 39 others, and a batch of 20.
@@ -615,7 +613,7 @@ async fn tier_commits_need_the_leadership_they_were_decided_under() {
     assert_eq!(store.commit_tier(&second, &[commit(1, 0, Revision::ABSENT, "1")]).await, [Ok(TierOutcome::Fenced)]);
     let seen = partition_record(&store, id).await;
     let next = elected(&seen.value, &first);
-    store.elect(&first, None, &[Election { partition: id, seen, next }]).await[0].as_ref().expect("up");
+    store.elect(&first, None, &[Election::of(id, &seen, next)]).await[0].as_ref().expect("up");
     assert_eq!(store.commit_tier(&first, &[commit(1, 0, Revision::ABSENT, "1")]).await, [Ok(TierOutcome::Fenced)]);
     let current = TierCommit { epoch: LeaderEpoch(2), ..commit(1, 0, Revision::ABSENT, "1") };
     assert!(matches!(store.commit_tier(&first, &[current]).await[0], Ok(TierOutcome::Committed { .. })));

@@ -9,7 +9,7 @@ pub(crate) enum Record {
     Epoch(LeaderEpoch),
     Batch(Placed),
     Truncate(Offset),
-    Reset(Offset),
+    Reset { at: Offset, prefix_hash: u64 },
     HighWatermark(Offset),
 }
 
@@ -40,9 +40,9 @@ impl Log {
                 self.batches.retain(|placed| placed.batch.base_offset() < to);
                 self.hw = self.hw.min(to);
             }
-            Record::Reset(at) => {
+            Record::Reset { at, prefix_hash } => {
                 self.batches.clear();
-                (self.start, self.hw) = (at, at);
+                (self.start, self.start_hash, self.hw) = (at, prefix_hash, at);
             }
             Record::HighWatermark(hw) => self.hw = hw,
         }
@@ -59,6 +59,12 @@ impl Log {
     /// Index of the batch that begins at `offset`, or of the end.
     pub(crate) fn at(&self, offset: Offset) -> usize {
         self.batches.partition_point(|placed| placed.batch.base_offset() < offset)
+    }
+
+    /// Chained hash up to `end`, if a batch ends there or the log begins there.
+    pub(crate) fn hash_at(&self, end: Offset) -> Option<u64> {
+        let ends = self.batches.iter().find(|placed| placed.batch.end_offset() == end).map(|placed| placed.prefix_hash);
+        ends.or_else(|| (self.start == end).then_some(self.start_hash))
     }
 
     /// Index of the batch that contains `offset`, if one does.

@@ -94,12 +94,15 @@ impl Node {
             epoch: log.batches.get(log.containing(last.max(log.start))).map(|placed| placed.batch.leader_epoch()),
             tiered_end,
             tiered_epoch: if tiered_end > Offset(0) { manifest.epochs.epoch_at(last) } else { None },
+            hash: log.hash_at(tiered_end),
+            tiered_hash: manifest.at_end.prefix_hash,
         };
         let fits = loss::meet(&seam) == Meeting::Continues;
         if !fits {
-            self.disk.write(Record::Reset(tiered_end));
+            let reset = Record::Reset { at: tiered_end, prefix_hash: manifest.at_end.prefix_hash };
+            self.disk.write(reset.clone());
             self.disk.sync();
-            log.apply(Record::Reset(tiered_end));
+            log.apply(reset);
         }
         let (at_end, epochs) = replay(manifest, &log, log.end());
         let newest = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch);
@@ -157,9 +160,9 @@ impl Node {
                     running.rebuild = Some(Rebuild::Truncated(to));
                     write(&mut running.log, Record::Truncate(to));
                 }
-                Output::Reset { at, mark } => {
+                Output::Reset { at, prefix_hash, mark } => {
                     running.mark = mark;
-                    write(&mut running.log, Record::Reset(at));
+                    write(&mut running.log, Record::Reset { at, prefix_hash });
                     running.exposed = running.exposed.max(at);
                 }
                 Output::Install => running.rebuild = Some(Rebuild::Install),

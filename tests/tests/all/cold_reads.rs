@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use millpond_broker::Config;
-use millpond_broker::api::{Acks, FetchPartition, FetchRequest, Isolation, NewTopic, ProduceRequest, TopicRef};
+use millpond_broker::api::{Acks, FetchPartition, FetchRequest, Isolation, NewTopic, ProduceRequest, Reader, TopicRef};
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{Batch, Offset, TimestampMs};
@@ -176,6 +176,7 @@ async fn fetch(broker: &TestBroker, data: &Data, offset: Offset, bytes_max: usiz
         bytes_max,
         current_leader_epoch: None,
         last_fetched_epoch: None,
+        reader: Reader::Anywhere,
     };
     let request = FetchRequest {
         partitions: vec![wanted],

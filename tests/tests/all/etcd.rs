@@ -1,6 +1,7 @@
 //! The metadata store over real etcd servers: the waist's suite, faults of etcd and of the network, secrets, and a broker on it.
 
 mod broker;
+mod control;
 mod faults;
 mod refusals;
 mod suites;

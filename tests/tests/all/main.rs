@@ -8,15 +8,21 @@ mod commands;
 // One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
 #[path = "../../../metadata/tests/all/conformance.rs"]
 mod conformance;
+#[path = "../../../metadata/tests/all/control.rs"]
+mod control;
+mod dev_fleet;
 mod disk_faults;
 mod etcd;
 mod examples;
+mod fleet;
+mod fleet_clients;
 mod health;
 mod kafka;
 mod kill_loop;
 mod loss;
 mod metrics;
 mod one_broker;
+mod processes;
 mod secrets;
 mod settings;
 mod tidy;

@@ -1,7 +1,7 @@
 //! The whole path of one broker, over more than one object store: publish, flush, trim, restart, replay.
 
 use bytes::Bytes;
-use millpond_broker::api::{FetchPartition, FetchRequest, Isolation, TopicRef};
+use millpond_broker::api::{FetchPartition, FetchRequest, Isolation, Reader, TopicRef};
 use millpond_log::{Batch, Offset};
 use millpond_sdk::{
     Admin, Client, Consumer, ConsumerConfig, ConsumerRecord, NewTopic, Producer, ProducerConfig, ProducerRecord,
@@ -142,6 +142,7 @@ async fn all_batches(broker: &TestBroker) -> Vec<Batch> {
                     bytes_max: 50_000,
                     current_leader_epoch: None,
                     last_fetched_epoch: None,
+                    reader: Reader::Anywhere,
                 }],
                 bytes_max: 50_000,
                 bytes_min: 0,

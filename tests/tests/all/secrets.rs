@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Where a broker is told a secret, and which.
-const SECRETS: [(&str, &str); 4] = [
+const SECRETS: [(&str, &str); 5] = [
+    ("MILLPOND_CLUSTER_SECRET", "secret-of-the-cluster"),
     ("AWS_SECRET_ACCESS_KEY", "secret-of-the-bucket-key"),
     ("AWS_SESSION_TOKEN", "secret-of-the-session"),
     ("AWS_ACCESS_KEY_ID", "AKIASECRETKEYID"),

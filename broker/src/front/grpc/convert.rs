@@ -72,6 +72,7 @@ pub(super) fn fetch_one(request: v1::FetchOneRequest) -> Result<FetchRequest, Ap
             bytes_max,
             current_leader_epoch: request.current_leader_epoch.map(LeaderEpoch),
             last_fetched_epoch: request.last_fetched_epoch.map(LeaderEpoch),
+            reader: Reader::Anywhere,
         }],
         bytes_max,
         bytes_min: request.bytes_min as usize,
@@ -156,6 +157,8 @@ fn partition(topic: &str, partition: PartitionDescription) -> v1::PartitionDescr
         leader_epoch: partition.leader_epoch.0,
         replicas: ids(partition.replicas),
         isr: ids(partition.isr),
+        elr: ids(partition.elr),
+        offline: ids(partition.offline),
         loss: partition.loss.map(|lost| loss(topic, index, lost)),
     }
 }

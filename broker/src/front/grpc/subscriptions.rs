@@ -2,7 +2,7 @@
 
 use super::convert;
 use super::status::{in_stream, malformed, status};
-use crate::api::{ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation, TopicRef};
+use crate::api::{ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader, TopicRef};
 use millpond_log::{Batch, LeaderEpoch, Offset};
 use millpond_proto::v1;
 use std::collections::{HashMap, VecDeque};
@@ -43,6 +43,7 @@ struct Subscription {
     leader_epoch: Option<LeaderEpoch>,
     /// Epoch of the record before `next`, if the client has that checked.
     last_fetched_epoch: Option<LeaderEpoch>,
+    reader: Reader,
     paused: bool,
     /// High watermark, last stable offset and log start as last told.
     told: Option<(Offset, Offset, Offset)>,
@@ -118,6 +119,7 @@ impl Subscriptions {
             next: Offset(subscribe.offset),
             leader_epoch: subscribe.current_leader_epoch.map(LeaderEpoch),
             last_fetched_epoch: subscribe.last_fetched_epoch.map(LeaderEpoch),
+            reader: subscribe.rack.map_or(Reader::Anywhere, |rack| Reader::InRack(rack.into())),
             paused: false,
             told: None,
         };
@@ -152,6 +154,7 @@ impl Subscriptions {
                 bytes_max: partition_bytes_max,
                 current_leader_epoch: wanted.leader_epoch,
                 last_fetched_epoch: wanted.last_fetched_epoch,
+                reader: wanted.reader.clone(),
             })
             .collect();
         let whom: Vec<(u64, Offset)> = active().map(|(id, wanted)| (id, wanted.next)).collect();
@@ -173,7 +176,7 @@ impl Subscriptions {
                 self.remove(*id);
                 continue;
             }
-            if fetched.diverging.is_some() {
+            if fetched.diverging.is_some() || fetched.preferred.is_some() {
                 pushes.push(push(*id, fetched));
                 self.remove(*id);
                 continue;
@@ -210,6 +213,7 @@ fn push(subscription_id: u64, fetched: FetchedPartition) -> v1::FetchResponse {
         aborted: convert::aborted(fetched.aborted),
         error: None,
         diverging: fetched.diverging.map(convert::epoch_end),
+        preferred_replica: fetched.preferred.map(|broker| broker.0),
     }
 }
 

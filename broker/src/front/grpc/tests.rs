@@ -228,6 +228,7 @@ fn nothing() -> FetchedPartition {
         log_start: Offset(0),
         batches: Vec::new(),
         aborted: None,
+        preferred: None,
         diverging: None,
         error: None,
     }

@@ -4,7 +4,7 @@ use super::connection::{Outcome, Service};
 use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
-use super::{coordinator, fetch, metadata, offsets, produce, producers, topics};
+use super::{coordinator, describe, fetch, metadata, offsets, produce, producers, topics};
 use crate::Broker;
 use crate::api::ApiError;
 use crate::metrics;
@@ -79,6 +79,12 @@ impl Door {
             Body::CreateTopics(request) => answer(envelope, async move { topics::create(&broker, request).await }),
             Body::DeleteTopics(request) => {
                 answer(envelope, async move { topics::delete(&broker, version, request).await })
+            }
+            Body::DescribeCluster(request) => {
+                answer(envelope, async move { describe::cluster(&broker, version, &request) })
+            }
+            Body::DescribeTopicPartitions(request) => {
+                answer(envelope, async move { describe::topic_partitions(&broker, request) })
             }
             Body::InitProducerId(request) => answer(envelope, async move { producers::answer(&broker, request).await }),
         }

@@ -3,11 +3,13 @@
 //! Without fetch sessions: every answer has session id 0, by which a broker declines one (KIP-227), and the client goes on
 //! with full requests.
 
+use super::leaders::{LeaderIdAndEpoch, Leaders, NodeEndpoint};
 use super::throttle::throttle_ms;
 use super::wire::{Batches, NO_TOPIC_ID, requests, responses};
 use crate::Broker;
 use crate::api::{
-    AbortedTxn, FetchPartition as BrokerPartition, FetchRequest as BrokerRequest, FetchedPartition, Isolation, TopicRef,
+    AbortedTxn, FetchPartition as BrokerPartition, FetchRequest as BrokerRequest, FetchedPartition, Isolation, Reader,
+    TopicRef,
 };
 use crate::budget::Held;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, TopicId};
@@ -15,6 +17,12 @@ use std::time::Duration;
 
 /// Most bytes of batches in one answer, whatever the client asks for. Kafka's default for `fetch.max.bytes` on brokers.
 pub(super) const ANSWER_BYTES_MAX: usize = 55 << 20;
+
+/// First version in which followers are read from.
+const REPLICAS_SINCE: i16 = 11;
+
+/// First version that is told the leader with an error.
+const LEADERS_SINCE: i16 = 16;
 
 /// Kafka's `FETCH_SESSION_ID_NOT_FOUND`: the client named a session, and we keep none. It starts over with a full request.
 const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
@@ -66,6 +74,8 @@ responses! {
         error_code: i16 => 7..,
         session_id: i32 => 7..,
         topics: Vec<FetchedTopic> => ..,
+        ;
+        node_endpoints: Vec<NodeEndpoint> => 16.. as 0,
     }
     /// One topic.
     FetchedTopic {
@@ -85,6 +95,7 @@ responses! {
         records: Batches => ..,
         ;
         diverging_epoch: EpochEndOffset => 12.. as 0,
+        current_leader: LeaderIdAndEpoch => 12.. as 1,
     }
     /// Where the log is still what the client has read (KIP-595).
     EpochEndOffset {
@@ -108,7 +119,8 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest)
     if !FULL_REQUEST_EPOCHS.contains(&request.session_epoch) {
         return (FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..Default::default() }, Held::default());
     }
-    let Plan { asked, mut topics, places } = plan(version, request.topics);
+    let reader = reader(version, request.rack_id);
+    let Plan { asked, mut topics, places } = plan(version, request.topics, &reader);
     let refused = topics.iter().flat_map(|topic| &topic.partitions).count() > places.len();
     let (answers, held) = if asked.is_empty() {
         Default::default()
@@ -127,11 +139,12 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest)
     };
     assert_eq!(answers.len(), places.len(), "the broker answers each partition that it was asked for");
     let throttle_time_ms = throttle_ms(answers.iter().filter_map(|answer| answer.error.as_ref()));
+    let mut leaders = Leaders::since(LEADERS_SINCE, version);
     for ((topic, partition), answer) in places.into_iter().zip(answers) {
         let data = &mut topics[topic].partitions[partition];
-        *data = partition_data(data.index, answer);
+        *data = partition_data(data.index, answer, &mut leaders);
     }
-    (FetchResponse { throttle_time_ms, topics, ..Default::default() }, held)
+    (FetchResponse { throttle_time_ms, topics, node_endpoints: leaders.endpoints(), ..Default::default() }, held)
 }
 
 /// What the broker is asked for, and the answer with a place for each partition.
@@ -144,14 +157,23 @@ struct Plan {
     places: Vec<(usize, usize)>,
 }
 
-fn plan(version: i16, topics: Vec<FetchTopic>) -> Plan {
+/// Whom a client of this version may read from: older ones know leaders only (KIP-392).
+fn reader(version: i16, rack: String) -> Reader {
+    match rack.is_empty() {
+        _ if version < REPLICAS_SINCE => Reader::OfLeader,
+        true => Reader::Anywhere,
+        false => Reader::InRack(rack.into()),
+    }
+}
+
+fn plan(version: i16, topics: Vec<FetchTopic>, reader: &Reader) -> Plan {
     let mut plan = Plan::default();
     for FetchTopic { name, id, partitions } in topics {
         let topic = if version >= 13 { TopicRef::Id(id) } else { TopicRef::Name(name.clone()) };
         let mut data = Vec::with_capacity(partitions.len());
         for partition in partitions {
             let index = partition.index;
-            match wanted(topic.clone(), partition) {
+            match wanted(topic.clone(), partition, reader) {
                 Ok(wanted) => {
                     plan.places.push((plan.topics.len(), data.len()));
                     plan.asked.push(wanted);
@@ -165,7 +187,7 @@ fn plan(version: i16, topics: Vec<FetchTopic>) -> Plan {
     plan
 }
 
-fn wanted(topic: TopicRef, asked: FetchPartition) -> Result<BrokerPartition, ErrorCode> {
+fn wanted(topic: TopicRef, asked: FetchPartition, reader: &Reader) -> Result<BrokerPartition, ErrorCode> {
     Ok(BrokerPartition {
         topic,
         partition: u32::try_from(asked.index).map_err(|_| ErrorCode::UnknownTopicOrPartition)?,
@@ -174,12 +196,14 @@ fn wanted(topic: TopicRef, asked: FetchPartition) -> Result<BrokerPartition, Err
         // Rule F2; -1 is a client that does not know the epoch.
         current_leader_epoch: u32::try_from(asked.current_leader_epoch).ok().map(LeaderEpoch),
         last_fetched_epoch: u32::try_from(asked.last_fetched_epoch).ok().map(LeaderEpoch),
+        reader: reader.clone(),
     })
 }
 
-fn partition_data(index: i32, fetched: FetchedPartition) -> PartitionData {
+fn partition_data(index: i32, fetched: FetchedPartition, leaders: &mut Leaders) -> PartitionData {
     if let Some(error) = fetched.error {
-        return PartitionData { index, error_code: error.code.kafka(), ..Default::default() };
+        let current_leader = leaders.name(&error);
+        return PartitionData { index, error_code: error.code.kafka(), current_leader, ..Default::default() };
     }
     let aborted = |txn: AbortedTxn| AbortedTransaction {
         producer_id: txn.producer.0.cast_signed(),
@@ -191,6 +215,7 @@ fn partition_data(index: i32, fetched: FetchedPartition) -> PartitionData {
         last_stable_offset: fetched.last_stable.0.cast_signed(),
         log_start_offset: fetched.log_start.0.cast_signed(),
         aborted_transactions: fetched.aborted.map(|list| list.into_iter().map(aborted).collect()),
+        preferred_read_replica: fetched.preferred.map_or(-1, |broker| broker.0.cast_signed()),
         records: Batches(fetched.batches),
         diverging_epoch: fetched.diverging.map(|diverging| EpochEndOffset {
             epoch: diverging.epoch.0.cast_signed(),

@@ -2,15 +2,16 @@
 
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
-use crate::api::{ApiError, BrokerDescription, NewTopic, PartitionDescription, TopicDescription, TopicRef};
+use crate::api::{
+    ApiError, BrokerDescription, ClusterDescription, NewTopic, PartitionDescription, TopicDescription, TopicRef,
+};
 use millpond_log::{BrokerId, ErrorCode, TopicId};
-use std::collections::BTreeSet;
 
 /// Kafka's "not asked for" in a field of authorised operations.
-const OPERATIONS_UNKNOWN: i32 = i32::MIN;
+pub(super) const OPERATIONS_UNKNOWN: i32 = i32::MIN;
 
 /// Kafka's "no broker".
-const NO_BROKER: i32 = -1;
+pub(super) const NO_BROKER: i32 = -1;
 
 /// First version in which a topic may be named by its id, and be answered without a name.
 const IDS_SINCE: i16 = 12;
@@ -89,12 +90,11 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: MetadataReque
     };
     // After the topics: a topic that was made just now may have woken a broker that the list should name.
     let cluster = broker.describe_cluster();
-    let live: BTreeSet<BrokerId> = cluster.brokers.iter().map(|broker| broker.id).collect();
     MetadataResponse {
         brokers: cluster.brokers.iter().filter_map(metadata_broker).collect(),
+        controller_id: controller_id(broker, &cluster),
         cluster_id: Some(cluster.id),
-        controller_id: cluster.controller.map_or(NO_BROKER, node_id),
-        topics: topics.into_iter().map(|topic| metadata_topic(version, topic, &live)).collect(),
+        topics: topics.into_iter().map(|topic| metadata_topic(version, topic)).collect(),
         ..Default::default()
     }
 }
@@ -135,12 +135,12 @@ async fn make(broker: &Broker, name: &str) -> Result<TopicDescription, ApiError>
     }
 }
 
-fn metadata_topic(version: i16, topic: Result<TopicDescription, Missing>, live: &BTreeSet<BrokerId>) -> MetadataTopic {
+fn metadata_topic(version: i16, topic: Result<TopicDescription, Missing>) -> MetadataTopic {
     match topic {
         Ok(topic) => MetadataTopic {
             name: Some(topic.name),
             id: topic.id,
-            partitions: topic.partitions.iter().map(|partition| metadata_partition(partition, live)).collect(),
+            partitions: topic.partitions.iter().map(metadata_partition).collect(),
             ..Default::default()
         },
         Err(Missing { named, code }) => {
@@ -153,34 +153,43 @@ fn metadata_topic(version: i16, topic: Result<TopicDescription, Missing>, live: 
     }
 }
 
-fn metadata_partition(partition: &PartitionDescription, live: &BTreeSet<BrokerId>) -> MetadataPartition {
-    let nodes = |brokers: &[BrokerId]| brokers.iter().copied().map(node_id).collect();
-    let offline = partition.replicas.iter().filter(|replica| !live.contains(replica));
+fn metadata_partition(partition: &PartitionDescription) -> MetadataPartition {
     MetadataPartition {
         error_code: if partition.leader.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.kafka() },
         index: partition.id.index.cast_signed(),
         leader_id: partition.leader.map_or(NO_BROKER, node_id),
         leader_epoch: partition.leader_epoch.0.cast_signed(),
-        replicas: nodes(&partition.replicas),
-        isr: nodes(&partition.isr),
-        offline_replicas: offline.copied().map(node_id).collect(),
+        replicas: node_ids(&partition.replicas),
+        isr: node_ids(&partition.isr),
+        offline_replicas: node_ids(&partition.offline),
     }
 }
 
 /// A broker with its Kafka address. `None` where it has none that a client could dial.
 fn metadata_broker(broker: &BrokerDescription) -> Option<MetadataBroker> {
-    let (host, port) = broker.kafka.rsplit_once(':')?;
-    Some(MetadataBroker {
-        node_id: node_id(broker.id),
-        // An IPv6 address stands in brackets before its port, and alone on the wire.
-        host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-        port: i32::from(port.parse::<u16>().ok()?),
-        rack: broker.rack.clone(),
-    })
+    let (host, port) = dialled(&broker.kafka)?;
+    Some(MetadataBroker { node_id: node_id(broker.id), host, port, rack: broker.rack.clone() })
 }
 
-fn node_id(broker: BrokerId) -> i32 {
+/// Host and port of an address, as clients are told them.
+pub(super) fn dialled(address: &str) -> Option<(String, i32)> {
+    let (host, port) = address.rsplit_once(':')?;
+    // An IPv6 address stands in brackets before its port, and alone on the wire.
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Some((host, i32::from(port.parse::<u16>().ok()?)))
+}
+
+/// Where clients send what is the controller's: to this broker while it is not known who controls, since any broker does all of it.
+pub(super) fn controller_id(broker: &Broker, cluster: &ClusterDescription) -> i32 {
+    node_id(cluster.controller.unwrap_or_else(|| broker.id()))
+}
+
+pub(super) fn node_id(broker: BrokerId) -> i32 {
     broker.0.cast_signed()
+}
+
+pub(super) fn node_ids(brokers: &[BrokerId]) -> Vec<i32> {
+    brokers.iter().copied().map(node_id).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Produce: one batch for each of some partitions; each succeeds or fails alone (case P1).
 
+use super::leaders::{LeaderIdAndEpoch, Leaders, NodeEndpoint};
 use super::throttle::throttle_ms;
 use super::wire::{requests, responses};
 use crate::Broker;
@@ -13,6 +14,9 @@ use std::time::Duration;
 /// First version that is served. Older ones are advertised all the same, since librdkafka up to 2.8 switches compression off
 /// when version 0 is missing from the list (case A3); they are answered with `UNSUPPORTED_VERSION`.
 const VERSION_MIN: i16 = 3;
+
+/// First version that is told the leader with an error.
+const LEADERS_SINCE: i16 = 10;
 
 requests! {
     /// Batches to append.
@@ -39,6 +43,8 @@ responses! {
     ProduceResponse {
         topics: Vec<ProducedTopic> => ..,
         throttle_time_ms: i32 => 1..,
+        ;
+        node_endpoints: Vec<NodeEndpoint> => 10.. as 0,
     }
     /// One topic.
     ProducedTopic {
@@ -54,6 +60,8 @@ responses! {
         log_start_offset: i64 = -1 => 5..,
         record_errors: Vec<RecordError> => 8..,
         error_message: Option<String> => 8..,
+        ;
+        current_leader: LeaderIdAndEpoch => 10.. as 0,
     }
     /// A record that spoils its batch. The broker names it in the message instead.
     RecordError {
@@ -104,7 +112,7 @@ pub(super) async fn begin(
                 settled.into_iter().flat_map(|(_, partitions)| partitions).find_map(|(_, result)| result.err());
             return failed.map_or(Ok(None), Err);
         }
-        Ok(Some(answer(settled)))
+        Ok(Some(answer(version, settled)))
     }
     .boxed()
 }
@@ -144,17 +152,19 @@ async fn admit(
 
 type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;
 
-fn answer(settled: Settled) -> ProduceResponse {
+fn answer(version: i16, settled: Settled) -> ProduceResponse {
     let results = settled.iter().flat_map(|(_, partitions)| partitions);
     let throttle_time_ms = throttle_ms(results.filter_map(|(_, result)| result.as_ref().err()));
+    let mut leaders = Leaders::since(LEADERS_SINCE, version);
     let topic = |(name, partitions): (String, Vec<_>)| {
-        let partitions = partitions.into_iter().map(|(index, result)| produced(index, result)).collect();
+        let partitions = partitions.into_iter().map(|(index, result)| produced(index, result, &mut leaders)).collect();
         ProducedTopic { name, partitions }
     };
-    ProduceResponse { topics: settled.into_iter().map(topic).collect(), throttle_time_ms }
+    let topics = settled.into_iter().map(topic).collect();
+    ProduceResponse { topics, throttle_time_ms, node_endpoints: leaders.endpoints() }
 }
 
-fn produced(index: i32, result: Result<Produced, ApiError>) -> ProducedPartition {
+fn produced(index: i32, result: Result<Produced, ApiError>, leaders: &mut Leaders) -> ProducedPartition {
     match result {
         Ok(produced) => ProducedPartition {
             index,
@@ -166,6 +176,7 @@ fn produced(index: i32, result: Result<Produced, ApiError>) -> ProducedPartition
         Err(error) => ProducedPartition {
             index,
             error_code: error.code.kafka(),
+            current_leader: leaders.name(&error),
             error_message: Some(error.message),
             ..Default::default()
         },

@@ -1,6 +1,7 @@
 //! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
 
 use super::coordinator::FindCoordinatorRequest;
+use super::describe::{DescribeClusterRequest, DescribeTopicPartitionsRequest};
 use super::fetch::{self, FetchRequest};
 use super::metadata::MetadataRequest;
 use super::offsets::ListOffsetsRequest;
@@ -62,6 +63,8 @@ table! {
     19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
     22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
+    60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
+    75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;
 }
 
 impl Api {

@@ -28,7 +28,55 @@ fn what_was_appended_is_read_back_from_memory_and_from_disk_and_after_a_restart(
     for index in 0..3 {
         let found = recovered(&again, partition(index));
         assert_eq!((found.start.0, found.end.0), (0, client.end(partition(index))));
-        assert_eq!(found.prefix_hash, client.logs[&partition(index)].last().expect("it has batches").hash);
+        assert_eq!(found.prefix_hash, client.logs[&partition(index)].last().map(|last| last.hash));
+    }
+}
+
+/// What a leader pushes is the log with all that is kept beside it, from memory and from the files, unsynced or not.
+#[test]
+fn placed_batches_are_read_with_all_that_is_kept_beside_them() {
+    let disk = SimDisk::new(3);
+    let (mut wal, _) = open(&disk, &small(), 11).expect("opens");
+    let mut client = Client::new(&wal);
+    let of = partition(0);
+    for phase in 0..2 {
+        for round in 0..60 {
+            assert!(client.append_when_there_is_room(of, 1 + round % 4, 300));
+            let newest = client.logs[&of].last().expect("it has batches").base;
+            let read = runtime().block_on(wal.read_placed(of, Offset(newest), Offset(u64::MAX), 1));
+            assert_eq!(read.expect("what is not synced is in memory").len(), 1);
+        }
+        let ahead = |from| wal.ahead(of, Offset(from)).expect("it is here");
+        let entries = wal.entries(of, Offset(0), Offset(u64::MAX));
+        assert!(!ahead(0).in_memory, "most of it is in files");
+        for (at, entry) in entries.iter().enumerate() {
+            let left = entries[at..].iter().map(|entry| u64::from(entry.size)).sum::<u64>();
+            assert_eq!((ahead(entry.base.0).bytes, ahead(entry.base.0).next), (left, entry.size), "{entry:?}");
+        }
+        let end = client.end(of);
+        assert_eq!(ahead(end), Ahead { bytes: 0, next: 0, in_memory: true });
+        client.sync();
+        let read = runtime().block_on(wal.read_placed(of, Offset(0), Offset(u64::MAX), usize::MAX));
+        let read: Vec<Written> = read.expect("it can be read").iter().map(written).collect();
+        assert!(read == client.logs[&of], "phase {phase}");
+        if phase == 0 {
+            wal.clone().close().expect("closes");
+            wal = open(&disk, &small(), 12).expect("opens again").0;
+            client = Client::resume(&wal, client.logs);
+        }
+    }
+    assert_eq!(wal.ahead(partition(9), Offset(0)), None);
+}
+
+fn written(placed: &Placed) -> Written {
+    let base = placed.batch.base_offset().0;
+    assert_eq!(placed.latest, latest_of(base));
+    Written {
+        base,
+        end: placed.batch.end_offset().0,
+        bytes: bytes_of(&placed.batch),
+        append_time: placed.append_time.0,
+        hash: placed.prefix_hash,
     }
 }
 
@@ -124,7 +172,7 @@ fn everything_but_batches_is_remembered_too() {
     client.truncate(a, 8);
     client.control(WalRecord::HighWatermark { partition: a, hw: Offset(6) });
     assert!(client.append(a, 2, 70));
-    client.control(WalRecord::Reset { partition: b, at: Offset(100) });
+    client.control(WalRecord::Reset { partition: b, at: Offset(100), prefix_hash: 42 });
     (0..2).for_each(|_| assert!(client.append(c, 1, 10)));
     client.control(WalRecord::Drop { partition: c });
     assert!(client.sync());
@@ -136,7 +184,7 @@ fn everything_but_batches_is_remembered_too() {
     let at = recovered(&found, a);
     assert_eq!((at.epoch_seen, at.end, at.hw), (LeaderEpoch(9), Offset(10), Offset(6)));
     let at = recovered(&found, b);
-    assert_eq!((at.start, at.end, at.hw), (Offset(100), Offset(100), Offset(100)));
+    assert_eq!((at.start, at.end, at.hw, at.prefix_hash), (Offset(100), Offset(100), Offset(100), Some(42)));
     client.logs.remove(&c);
     check(&client, &wal);
     assert!(wal.bounds(c).is_none());

@@ -35,7 +35,7 @@ pub(super) fn batch(partition: PartitionId, base: u64, records: u32, bytes: usiz
 }
 
 /// The largest timestamp of a batch, which is not what its header claims.
-fn latest_of(base: u64) -> TimestampMs {
+pub(super) fn latest_of(base: u64) -> TimestampMs {
     TimestampMs(9_000 + base as i64)
 }
 
@@ -245,7 +245,7 @@ pub(super) fn state_held(client: &Client, wal: &Wal, partition: PartitionId) -> 
     let mut complaint = String::new();
     for state in client.states(partition) {
         match differs(&state, &held, end, trimmed) {
-            None => return Ok(state),
+            None => return hashes_differ(&state, wal, partition).map_or(Ok(state), Err),
             Some(difference) => complaint = difference,
         }
     }
@@ -253,6 +253,20 @@ pub(super) fn state_held(client: &Client, wal: &Wal, partition: PartitionId) -> 
         "{partition}: {complaint} (acknowledged to {:?})",
         client.acknowledged(partition).last().map(|last| last.end)
     ))
+}
+
+/// Rule S6: the chained hash is known where a batch that is held ends, and never another than the one handed in.
+fn hashes_differ(state: &[Written], wal: &Wal, partition: PartitionId) -> Option<String> {
+    let (start, _) = wal.bounds(partition)?;
+    let begins = wal.prefix_hash_at(partition, start);
+    let before = state.iter().rfind(|written| written.end == start.0).map_or(0, |written| written.hash);
+    if begins.is_some_and(|hash| hash != before) {
+        return Some(format!("{partition}: the hash at {start}, where it begins, is another"));
+    }
+    let held = |written: &&Written| written.base >= start.0;
+    let wrong = |written: &&Written| wal.prefix_hash_at(partition, Offset(written.end)) != Some(written.hash);
+    let bad = state.iter().filter(held).find(wrong)?;
+    Some(format!("{partition}: the hash at {} is another", bad.end))
 }
 
 fn differs(state: &[Written], held: &[(Batch, TimestampMs)], end: u64, trimmed: u64) -> Option<String> {

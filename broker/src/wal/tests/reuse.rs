@@ -67,8 +67,36 @@ fn a_slow_partition_does_not_pin_the_log_and_loses_nothing_when_it_is_copied_for
     let (wal, found) = open(&disk, &small(), 2).expect("opens");
     let of = recovered(&found, slow);
     assert_eq!((of.epoch_seen, of.start, of.end, of.hw), (LeaderEpoch(8), Offset(0), Offset(9), Offset(7)));
-    assert_eq!(of.prefix_hash, client.logs[&slow].last().expect("it has batches").hash);
+    assert_eq!(of.prefix_hash, client.logs[&slow].last().map(|last| last.hash));
     check(&client, &wal);
+}
+
+/// Rules S6 and R12: what a log that was reset says of everything below it outlives the file that says so, trims and restarts.
+#[test]
+fn the_hash_where_a_log_begins_is_copied_forward_with_it() {
+    let disk = SimDisk::new(8);
+    let (wal, _) = open(&disk, &small(), 1).expect("opens");
+    let mut client = Client::new(&wal);
+    let (idle, trimmed, busy) = (partition(1), partition(2), partition(0));
+    client.control(WalRecord::Reset { partition: idle, at: Offset(70), prefix_hash: 4242 });
+    (0..4).for_each(|_| assert!(client.append_when_there_is_room(trimmed, 1, 300)));
+    let hash = client.logs[&trimmed][3].hash;
+    client.trim(trimmed, 4);
+    go_round(&mut client, busy, 4);
+    assert_eq!(
+        (wal.bounds(trimmed), wal.prefix_hash_at(trimmed, Offset(4))),
+        (Some((Offset(4), Offset(4))), Some(hash))
+    );
+    wal.close().expect("closes");
+    for life in 2..4 {
+        let (wal, found) = open(&disk, &small(), life).expect("opens");
+        let of = recovered(&found, idle);
+        assert_eq!((of.start, of.end, of.prefix_hash), (Offset(70), Offset(70), Some(4242)), "life {life}");
+        assert_eq!(recovered(&found, trimmed).prefix_hash, Some(hash), "life {life}");
+        assert_eq!(wal.prefix_hash_at(idle, Offset(70)), Some(4242));
+        assert_eq!(wal.prefix_hash_at(idle, Offset(69)), None);
+        wal.close().expect("closes");
+    }
 }
 
 #[test]
@@ -151,7 +179,7 @@ fn a_dropped_partition_leaves_nothing_and_may_begin_again() {
     let (wal, found) = open(&disk, &small(), 2).expect("opens");
     assert_eq!(found.partitions.len(), 0);
     let mut client = Client::new(&wal);
-    client.control(WalRecord::Reset { partition: of, at: Offset(0) });
+    client.control(WalRecord::Reset { partition: of, at: Offset(0), prefix_hash: 0 });
     assert!(client.append_when_there_is_room(of, 3, 100) && client.sync());
     wal.close().expect("closes");
     let (wal, found) = open(&disk, &small(), 3).expect("opens");

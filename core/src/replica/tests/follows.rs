@@ -189,7 +189,7 @@ fn another_log_under_the_same_epochs_is_a_fault() {
     let mut follower = holding(&[1, 1]);
     let mut other = push(1, 2, &[1, 1, 1], 2);
     other.batches[0].prefix_hash ^= 1;
-    assert!(matches!(follower.step(Input::Push(other)).faults[..], [Fault::PrefixHash { .. }]), "S6");
+    assert!(matches!(follower.step(Input::Push(other)).faults[..], [Fault::PrefixHash { .. }]), "rule S6");
 }
 
 #[test]

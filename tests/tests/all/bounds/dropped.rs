@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use futures::FutureExt;
-use millpond_broker::api::{Acks, FetchPartition, FetchRequest, Isolation, NewTopic, ProduceRequest, TopicRef};
+use millpond_broker::api::{Acks, FetchPartition, FetchRequest, Isolation, NewTopic, ProduceRequest, Reader, TopicRef};
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{Offset, TimestampMs};
@@ -78,6 +78,7 @@ fn fetch(offset: u64, bytes_min: usize, wait_max: Duration) -> FetchRequest {
             bytes_max: 1 << 20,
             current_leader_epoch: None,
             last_fetched_epoch: None,
+            reader: Reader::Anywhere,
         }],
         bytes_max: 1 << 20,
         bytes_min,

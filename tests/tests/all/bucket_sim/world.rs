@@ -412,28 +412,33 @@ impl World {
     /// The next stage of what is under way, or the beginning of something.
     async fn tier(&mut self) -> Result<String, String> {
         match std::mem::replace(&mut self.errand, Errand::None) {
-            Errand::None => Ok(self.begin_upload()),
+            Errand::None => self.begin_upload(),
             Errand::Upload(upload) => self.upload(*upload),
             Errand::Commit(change) => self.commit(*change).await,
         }
     }
 
-    fn begin_upload(&mut self) -> String {
+    fn begin_upload(&mut self) -> Result<String, String> {
         let (wal, visible) = (&self.wal, self.replica.visible());
         let tail: Option<Tail> =
             self.tiering.tail(self.now_ms, &visible, |from, to, bytes_max| wal.summary(from, to, bytes_max));
         let forced: BTreeSet<PartitionId> = if self.random.random_bool(0.2) { [PARTITION].into() } else { [].into() };
         let now = TimestampMs(self.now_ms as i64);
         let planned = flush::plan(now, tail.as_slice(), &forced, Pressure::Calm);
-        let Some(tail) = planned.first().map(|object| object.tails[0]) else { return "nothing to upload".to_owned() };
+        let Some(tail) = planned.first().map(|object| object.tails[0]) else {
+            return Ok("nothing to upload".to_owned());
+        };
         let epoch = self.tiering.begin_upload();
-        let newest = self.tiering.root().newest().map_or(TimestampMs::NONE, |entry| entry.max_append_time);
         let identity =
             SegmentIdentity { cluster: "sim".to_owned(), partition: PARTITION, topic_name: "t".to_owned(), epoch };
-        let producers = self.tiering.producers().clone();
-        let mut segment = TailSegment::new(identity, tail.tiered_end, tail.lso, producers, newest);
+        let from = EndState::tiered(self.tiering.root(), self.tiering.producers().clone());
+        let mut segment = TailSegment::new(identity, from, tail.lso);
         for frame in self.wal.read(tail.tiered_end, tail.lso) {
             segment.push(&frame.batch, frame.append_time, frame.latest).expect("the tail is whole");
+        }
+        let appended = self.wal.frames.iter().find(|frame| frame.batch.end_offset() == tail.lso);
+        if appended.is_some_and(|frame| frame.prefix_hash != segment.prefix_hash()) {
+            return Err(format!("S6: the log up to {} is not the one that the manifest goes on from", tail.lso));
         }
         let (segment, producers) = segment.finish();
         let random = self.random.random();
@@ -441,7 +446,7 @@ impl World {
         let key =
             ObjectKey::Segment(PartitionObject { partition: PARTITION, gc_epoch: self.gc_epoch, epoch, base, random });
         self.errand = Errand::Upload(Box::new(Upload { key, object: BuiltObject::from(segment), producers }));
-        format!("uploads {}..{}", tail.tiered_end, tail.lso)
+        Ok(format!("uploads {}..{}", tail.tiered_end, tail.lso))
     }
 
     /// Rule T3: an unclear answer is settled by reading back.
@@ -638,7 +643,7 @@ impl World {
         let mut next = seen.value.clone();
         next.leader = Some(Leader { rid: self.session.rid, inc: self.session.inc });
         next.epoch = LeaderEpoch(next.epoch.0 + 1);
-        let election = Election { partition: PARTITION, seen, next: next.clone() };
+        let election = Election::of(PARTITION, &seen, next.clone());
         let elected = self.store.elect(&self.session, None, &[election]).await.remove(0);
         let store::Outcome::Committed { revision } = elected.map_err(|error| error.to_string())? else {
             return Err("the election was not written".to_owned());
@@ -678,7 +683,7 @@ impl World {
 
     /// As the broker assembles a replica (rules R1, P4, S9).
     fn recover(&mut self, root: ManifestRoot, base: u64) -> Result<(Replica, Tiering), String> {
-        let (tiered_end, newest) = (root.tiered_end, root.newest().map(|entry| entry.max_append_time));
+        let tiered_end = root.tiered_end;
         if self.wal.start > tiered_end && self.wal.end() > self.wal.start {
             return Err(format!("S9: the WAL begins at {} where {tiered_end} is tiered", self.wal.start));
         }
@@ -689,12 +694,15 @@ impl World {
         let Lookup::Found(epochs) = view.epochs() else { unreachable!("everything is loaded") };
         let mut epochs = LeaderEpochs::from_entries(epochs).ok_or("R1: epochs are out of order")?;
         let producers_tiered = decode_producers(&root, &self.bucket)?;
-        let mut at_end = EndState {
-            end: tiered_end,
-            prefix_hash: self.wal.frames.last().map_or(0, |frame| frame.prefix_hash),
-            producers: producers_tiered.clone(),
-            last_append_time: newest.unwrap_or(TimestampMs::NONE),
-        };
+        let mut at_end = EndState::tiered(&root, producers_tiered.clone());
+        if let Some(frame) = self.wal.frames.iter().find(|frame| frame.batch.end_offset() == tiered_end)
+            && frame.prefix_hash != at_end.prefix_hash
+        {
+            return Err(format!("S6: the WAL up to {tiered_end} is not what is tiered"));
+        }
+        if let Some(last) = self.wal.frames.last().filter(|last| last.batch.end_offset() > tiered_end) {
+            at_end.prefix_hash = last.prefix_hash;
+        }
         for frame in self.wal.read(tiered_end, self.wal.end()) {
             let batch = &frame.batch;
             epochs.append(batch.leader_epoch(), batch.base_offset());
@@ -811,6 +819,7 @@ async fn register(store: &Store, disk_inc: Incarnation) -> Session {
             grpc: "127.0.0.1:1".to_owned(),
             kafka: "127.0.0.1:2".to_owned(),
             http: "127.0.0.1:3".to_owned(),
+            internal: None,
             rack: None,
         },
         disk_inc,

@@ -1,7 +1,12 @@
 //! Answers, in every version advertised, as an independent decoder reads them.
 
 use super::super::coordinator::FindCoordinatorRequest;
-use super::super::fetch::{AbortedTransaction, FetchResponse, FetchedTopic, PartitionData};
+use super::super::describe::{
+    ClusterBroker, DescribeClusterResponse, DescribeTopicPartitionsResponse, DescribedPartition, DescribedTopic,
+    NextCursor,
+};
+use super::super::fetch::{AbortedTransaction, EpochEndOffset, FetchResponse, FetchedTopic, PartitionData};
+use super::super::leaders::{LeaderIdAndEpoch, NodeEndpoint};
 use super::super::metadata::{MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic};
 use super::super::offsets::{ListOffsetsResponse, ListedPartition, ListedTopic};
 use super::super::produce::{ProduceResponse, ProducedPartition, ProducedTopic, RecordError};
@@ -52,9 +57,11 @@ fn produced_is_read() {
         log_start_offset: 12,
         record_errors: vec![RecordError { batch_index: 2, batch_index_error_message: some("bad") }],
         error_message: some("why"),
+        current_leader: Some(LeaderIdAndEpoch { leader_id: 6, leader_epoch: 7 }),
     };
     let topics = vec![ProducedTopic { name: "t".to_owned(), partitions: vec![partition] }];
-    check(Api::Produce, &ProduceResponse { topics, throttle_time_ms: 5 }, |version, read: theirs::ProduceResponse| {
+    let answer = ProduceResponse { topics, throttle_time_ms: 5, node_endpoints: Some(vec![endpoint()]) };
+    check(Api::Produce, &answer, |version, read: theirs::ProduceResponse| {
         assert_eq!((read.throttle_time_ms, read.responses[0].name.as_str()), (5, "t"));
         let partition = &read.responses[0].partition_responses[0];
         assert_eq!((partition.index, partition.error_code, partition.base_offset), (4, 87, 10));
@@ -62,14 +69,22 @@ fn produced_is_read() {
         assert_eq!(partition.log_start_offset, if version >= 5 { 12 } else { -1 });
         assert_eq!(partition.error_message.as_deref(), (version >= 8).then_some("why"));
         assert_eq!(partition.record_errors.first().map(|error| error.batch_index), (version >= 8).then_some(2));
+        let leader = (partition.current_leader.leader_id.0, partition.current_leader.leader_epoch);
+        assert_eq!(leader, if version >= 10 { (6, 7) } else { (-1, -1) });
+        let nodes = read.node_endpoints.iter().map(|node| (node.node_id.0, node.host.as_str(), node.port));
+        assert!(nodes.eq((version >= 10).then_some((6, "h", 9092))));
     });
+}
+
+fn endpoint() -> NodeEndpoint {
+    NodeEndpoint { node_id: 6, host: "h".to_owned(), port: 9092, rack: some("r") }
 }
 
 #[test]
 fn refused_versions_of_produce_are_answered_in_their_own_layout() {
     let partition = ProducedPartition { index: 4, error_code: 35, ..Default::default() };
     let topics = vec![ProducedTopic { name: "t".to_owned(), partitions: vec![partition] }];
-    let answer = ProduceResponse { topics, throttle_time_ms: 5 };
+    let answer = ProduceResponse { topics, throttle_time_ms: 5, node_endpoints: None };
     let start = b"\0\0\0\x4d\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\x04\0\x23\xff\xff\xff\xff\xff\xff\xff\xff";
     let time = b"\xff\xff\xff\xff\xff\xff\xff\xff";
     let throttle = b"\0\0\0\x05";
@@ -100,9 +115,17 @@ fn fetched_is_read_and_its_batches_are_shared() {
         records: Batches(batches.clone()),
         ..Default::default()
     };
-    let failed = PartitionData { index: 2, error_code: 1, ..Default::default() };
+    let failed = PartitionData {
+        index: 2,
+        error_code: 1,
+        preferred_read_replica: 6,
+        diverging_epoch: Some(EpochEndOffset { epoch: 3, end_offset: 4 }),
+        current_leader: Some(LeaderIdAndEpoch { leader_id: 6, leader_epoch: 7 }),
+        ..Default::default()
+    };
     let topic = FetchedTopic { name: "t".to_owned(), id: ID, partitions: vec![full, failed] };
-    let answer = FetchResponse { throttle_time_ms: 3, topics: vec![topic], ..Default::default() };
+    let (topics, node_endpoints) = (vec![topic], Some(vec![endpoint()]));
+    let answer = FetchResponse { throttle_time_ms: 3, topics, node_endpoints, ..Default::default() };
     check(Api::Fetch, &answer, |version, read: theirs::FetchResponse| {
         assert_eq!((read.throttle_time_ms, read.error_code, read.session_id), (3, 0, 0));
         let topic = &read.responses[0];
@@ -116,6 +139,13 @@ fn fetched_is_read_and_its_batches_are_shared() {
         assert!(full.records.as_deref() == Some(&whole[..]), "version {version}: the batches as they are");
         assert_eq!((failed.partition_index, failed.error_code, failed.high_watermark), (2, 1, -1));
         assert_eq!((failed.records.as_deref(), failed.aborted_transactions.as_deref()), (Some(&[][..]), None));
+        assert_eq!(failed.preferred_read_replica.0, if version >= 11 { 6 } else { -1 });
+        let diverging = (failed.diverging_epoch.epoch, failed.diverging_epoch.end_offset);
+        assert_eq!(diverging, if version >= 12 { (3, 4) } else { (-1, -1) });
+        let leader = (failed.current_leader.leader_id.0, failed.current_leader.leader_epoch);
+        assert_eq!(leader, if version >= 12 { (6, 7) } else { (-1, -1) });
+        let nodes = read.node_endpoints.iter().map(|node| (node.node_id.0, node.host.as_str(), node.rack.as_deref()));
+        assert!(nodes.eq((version >= 16).then_some((6, "h", Some("r")))));
     });
     // The two large batches' records are in the frame where they are in memory, not as copies.
     let frame = Envelope { api: Api::Fetch, version: 12, correlation_id: 1 }.seal(&answer);
@@ -183,6 +213,58 @@ fn metadata_is_read() {
         assert_eq!((nodes(&partition.replica_nodes), nodes(&partition.isr_nodes)), (vec![2, 4], vec![2]));
         assert_eq!(nodes(&partition.offline_replicas), if version >= 5 { vec![4] } else { vec![] });
     });
+}
+
+#[test]
+fn a_described_cluster_is_read() {
+    let broker = ClusterBroker { broker_id: 2, host: "h".to_owned(), port: 9092, rack: some("r"), is_fenced: false };
+    let answer = DescribeClusterResponse {
+        cluster_id: "c".to_owned(),
+        controller_id: 2,
+        brokers: vec![broker],
+        ..Default::default()
+    };
+    check(Api::DescribeCluster, &answer, |_, read: theirs::DescribeClusterResponse| {
+        assert_eq!((read.error_code, read.cluster_id.as_str(), read.controller_id.0), (0, "c", 2));
+        let broker = &read.brokers[0];
+        assert_eq!((broker.broker_id.0, broker.host.as_str(), broker.port), (2, "h", 9092));
+        assert_eq!((broker.rack.as_deref(), read.cluster_authorized_operations), (Some("r"), i32::MIN));
+    });
+}
+
+#[test]
+fn described_partitions_are_read() {
+    let partition = DescribedPartition {
+        error_code: 5,
+        partition_index: 1,
+        leader_id: 2,
+        leader_epoch: 3,
+        replica_nodes: vec![2, 4],
+        isr_nodes: vec![2],
+        eligible_leader_replicas: vec![4],
+        offline_replicas: vec![4],
+        ..Default::default()
+    };
+    let topic = DescribedTopic { name: some("t"), topic_id: ID, partitions: vec![partition], ..Default::default() };
+    for cursor in [None, Some(("u", 7))] {
+        let next_cursor =
+            cursor.map(|(topic, partition_index)| NextCursor { topic_name: topic.to_owned(), partition_index });
+        let answer = DescribeTopicPartitionsResponse { throttle_time_ms: 1, topics: vec![topic.clone()], next_cursor };
+        check(Api::DescribeTopicPartitions, &answer, |_, read: theirs::DescribeTopicPartitionsResponse| {
+            let topic = &read.topics[0];
+            assert_eq!(topic.name.as_deref().map(|name| name.as_str()), Some("t"));
+            assert_eq!((topic.topic_id.as_u128(), read.throttle_time_ms), (ID.0, 1));
+            let partition = &topic.partitions[0];
+            let nodes = |nodes: &[theirs::BrokerId]| nodes.iter().map(|node| node.0).collect::<Vec<i32>>();
+            assert_eq!((partition.error_code, partition.partition_index), (5, 1));
+            assert_eq!((partition.leader_id.0, partition.leader_epoch), (2, 3));
+            assert_eq!((nodes(&partition.replica_nodes), nodes(&partition.isr_nodes)), (vec![2, 4], vec![2]));
+            assert_eq!(partition.eligible_leader_replicas.as_deref().map(nodes), Some(vec![4]));
+            assert_eq!(nodes(&partition.offline_replicas), vec![4]);
+            let next = read.next_cursor.as_ref().map(|next| (next.topic_name.as_str(), next.partition_index));
+            assert_eq!(next, cursor);
+        });
+    }
 }
 
 #[test]

@@ -109,6 +109,50 @@ fn produce_versions_that_are_refused_are_decoded() {
 }
 
 #[test]
+fn describe_cluster_is_read() {
+    let body = |version: i16| {
+        let mut request = theirs::DescribeClusterRequest::default();
+        if version >= 1 {
+            request = request.with_endpoint_type(2);
+        }
+        if version >= 2 {
+            request = request.with_include_fenced_brokers(true);
+        }
+        request.with_include_cluster_authorized_operations(true)
+    };
+    check(Api::DescribeCluster, body, |version, body| {
+        let Body::DescribeCluster(request) = body else { panic!("{body:?}") };
+        assert!(request.include_cluster_authorized_operations);
+        assert_eq!(request.endpoint_type, if version >= 1 { 2 } else { 1 });
+        assert_eq!(request.include_fenced_brokers, version >= 2);
+    });
+}
+
+#[test]
+fn describe_topic_partitions_is_read() {
+    for cursor in [None, Some(("u", 7))] {
+        let body = |_| {
+            let asked = theirs::describe_topic_partitions_request::TopicRequest::default().with_name(topic("t"));
+            let cursor = cursor.map(|(name, index)| {
+                theirs::describe_topic_partitions_request::Cursor::default()
+                    .with_topic_name(topic(name))
+                    .with_partition_index(index)
+            });
+            theirs::DescribeTopicPartitionsRequest::default()
+                .with_topics(vec![asked])
+                .with_response_partition_limit(9)
+                .with_cursor(cursor)
+        };
+        check(Api::DescribeTopicPartitions, body, |_, body| {
+            let Body::DescribeTopicPartitions(request) = body else { panic!("{body:?}") };
+            assert_eq!((request.topics[0].name.as_str(), request.response_partition_limit), ("t", 9));
+            let read = request.cursor.as_ref().map(|cursor| (cursor.topic_name.as_str(), cursor.partition_index));
+            assert_eq!(read, cursor);
+        });
+    }
+}
+
+#[test]
 fn fetch_is_read() {
     let body = |version: i16| {
         let mut partition = theirs::fetch_request::FetchPartition::default()

@@ -1,0 +1,419 @@
+//! Acts as controller while this broker has control: elects, moves and balances as `core::controller` says (rules E1 to E9, I8).
+//!
+//! It decides nothing and trusts no image: each transaction compares what it was decided on, the broker's session and its control. An
+//! unreachable store only pauses it.
+
+use crate::alive::live_session;
+use crate::broker::Broker;
+use crate::clock;
+use futures::future::join_all;
+use millpond_core::controller::{Controller, Duty, Limits, Member, Vacancy, View};
+use millpond_core::election::{self, Holds};
+use millpond_core::records::{PartitionRecord, TopicState};
+use millpond_core::replica::Transfer;
+use millpond_log::{BrokerId, PartitionId, Rid};
+use millpond_metadata::kv::Revision;
+use millpond_metadata::store::{Election, Follow, Image, Outcome, RecordChange, Session, Store, StoreError, Versioned};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// Pause between tries while the metadata store cannot be used, or does not say what became of a transaction.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether the time for something has come. What happens in the cluster is acted on at once.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often a broker that does not control looks who does: only clients are told, and any broker does for them what they ask of it.
+const NOTE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How often the image is loaded anew and compared (rule Z2).
+const RELOAD: Duration = Duration::from_secs(60);
+
+/// Longest wait for candidates to say what they hold (rule E5).
+const HOLDS_WITHIN: Duration = Duration::from_millis(200);
+
+/// Transactions sent at the same time, of 40 partitions each: more only wait in etcd.
+const LANES: usize = 4;
+
+/// Why a term of office ended.
+#[derive(Debug, thiserror::Error)]
+enum Over {
+    /// The session or the control is gone.
+    #[error("another broker acts as controller, or this one lost its session")]
+    Fenced,
+    /// The store cannot be worked with.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Waits for control, acts, and waits again, until `shutdown`.
+pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationToken) {
+    let store = broker.inner().store.clone();
+    loop {
+        let (session, control) = tokio::select! {
+            () = shutdown.cancelled() => return,
+            taken = take(&broker, &store) => taken,
+        };
+        tracing::info!(revision = %control, "this broker acts as controller");
+        let over = tokio::select! {
+            () = shutdown.cancelled() => {
+                // If it fails the key goes with the lease.
+                let _ = store.release_control(&session, control).await;
+                return;
+            }
+            lost = store.control_lost(control) => lost.err().map_or(Over::Fenced, Over::Store),
+            lost = store.session_ended(&session) => lost.err().map_or(Over::Fenced, Over::Store),
+            over = act(&broker, limits, session, control) => over,
+        };
+        tracing::info!(reason = %over, "this broker acts as controller no longer");
+    }
+}
+
+/// Returns with control once nobody else has it.
+async fn take(broker: &Broker, store: &Store) -> (Session, Revision) {
+    loop {
+        if let Some(session) = broker.session_handle().get() {
+            let vacant = tokio::select! {
+                vacant = store.control_vacant() => vacant,
+                never = note_controller(broker, store) => match never {},
+            };
+            let taken = match vacant {
+                Ok(()) => store.take_control(&session).await,
+                Err(error) => Err(error),
+            };
+            match taken {
+                Ok(Outcome::Committed { revision }) => {
+                    broker.inner().alive.set_controller(Some(broker.id()));
+                    return (session, revision);
+                }
+                // Another broker was faster.
+                Ok(Outcome::Conflict) => {}
+                // Rule K5: taken again, it is found in place.
+                Ok(Outcome::Unknown | Outcome::Fenced) | Err(StoreError::Unavailable(_)) => {}
+                Err(error) => tracing::error!(%error, "control cannot be taken"),
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Keeps note of who acts as controller, for clients who ask.
+async fn note_controller(broker: &Broker, store: &Store) -> std::convert::Infallible {
+    let mut look = tokio::time::interval(NOTE_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        // While the store is away, whoever was known last is as good an answer as any.
+        if let Ok(seen) = store.controller().await {
+            broker.inner().alive.set_controller(seen.map(|seen| seen.value.rid.broker));
+        }
+    }
+}
+
+/// One term of office.
+async fn act(broker: &Broker, limits: Limits, session: Session, control: Revision) -> Over {
+    let follow = loop {
+        match broker.inner().store.follow().await {
+            Ok(follow) => break follow,
+            Err(StoreError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
+            Err(error) => return error.into(),
+        }
+    };
+    let started = clock::monotonic();
+    let controller = Controller::new(limits, 0);
+    let hand = Hand { broker, session, control };
+    let term = Term { hand, follow, controller, wishes: JoinSet::new(), written: BTreeMap::new(), started };
+    term.run().await
+}
+
+/// What acting takes.
+#[derive(Clone, Copy)]
+struct Hand<'a> {
+    broker: &'a Broker,
+    session: Session,
+    control: Revision,
+}
+
+struct Term<'a> {
+    hand: Hand<'a>,
+    follow: Follow,
+    controller: Controller,
+    /// Calls to leaders, each bounded in time.
+    wishes: JoinSet<bool>,
+    /// What was written here and is not in the image yet.
+    written: BTreeMap<PartitionId, Versioned<PartitionRecord>>,
+    started: Instant,
+}
+
+impl Term<'_> {
+    async fn run(mut self) -> Over {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reload = tokio::time::interval_at(tokio::time::Instant::now() + RELOAD, RELOAD);
+        reload.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            match self.attend().await {
+                Ok(()) => {}
+                Err(Over::Store(StoreError::Unavailable(reason))) => {
+                    tracing::warn!(reason, "the controller waits for the metadata store");
+                    tokio::time::sleep(RETRY).await;
+                }
+                Err(over) => return over,
+            }
+            let changed = tokio::select! {
+                changed = self.follow.changed() => changed.map(drop),
+                _ = look.tick() => Ok(()),
+                _ = reload.tick() => self.follow.reload().await.map(drop),
+            };
+            if let Err(error) = changed {
+                if !matches!(error, StoreError::Unavailable(_)) {
+                    tracing::error!(%error, "the metadata cannot be followed");
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+            self.take_in();
+        }
+    }
+
+    /// What has come meanwhile is taken in before anything is decided.
+    fn take_in(&mut self) {
+        while let Some(Ok(_)) = futures::FutureExt::now_or_never(self.follow.changed()) {}
+        let image = self.follow.image();
+        self.written.retain(|id, written| {
+            // A partition that is gone has no newer record.
+            image.partitions.get(id).is_some_and(|seen| seen.revision < written.revision)
+        });
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = clock::monotonic().duration_since(self.started);
+        u64::try_from(since.as_millis()).expect("a broker runs for less than an age")
+    }
+
+    /// Does what there is to do now.
+    async fn attend(&mut self) -> Result<(), Over> {
+        self.elect_vacant().await?;
+        let now_ms = self.now_ms();
+        let duties = {
+            let view = view(self.follow.image(), &self.written);
+            self.controller.due(now_ms, &view)
+        };
+        let within_ms = self.hand.broker.inner().config.controller.transfer_ms / 2;
+        let mut changes = Vec::new();
+        let mut wishes: BTreeMap<BrokerId, Vec<(PartitionId, Transfer)>> = BTreeMap::new();
+        for duty in duties {
+            match duty {
+                Duty::Change { partition, next } => changes.extend(self.change(partition, next)),
+                Duty::Transfer { partition, from, epoch, to } => {
+                    wishes.entry(from.rid.broker).or_default().push((partition, Transfer { epoch, to, within_ms }));
+                }
+            }
+        }
+        for (leader, wishes) in wishes {
+            let peers = self.hand.broker.inner().peers.clone();
+            // Whoever does not hear is asked again when its time is over.
+            self.wishes.spawn(async move { peers.wish(leader, &wishes).await });
+        }
+        while self.wishes.try_join_next().is_some() {}
+        for (partition, written) in self.hand.change(changes).await? {
+            self.written.insert(partition, written);
+        }
+        Ok(())
+    }
+
+    /// The record as it is known here: in the image, or newer.
+    fn seen(&self, partition: PartitionId) -> Option<&Versioned<PartitionRecord>> {
+        self.written.get(&partition).or_else(|| self.follow.image().partitions.get(&partition))
+    }
+
+    fn change(&self, partition: PartitionId, next: PartitionRecord) -> Option<RecordChange> {
+        let seen = self.seen(partition)?;
+        Some(RecordChange { partition, base: seen.revision, epoch: seen.value.epoch, next, joining: None })
+    }
+
+    /// Elects leaders wherever there is none and may be one (rules E1 to E5).
+    async fn elect_vacant(&mut self) -> Result<(), Over> {
+        let vacancies = view(self.follow.image(), &self.written).vacancies();
+        if vacancies.is_empty() {
+            return Ok(());
+        }
+        let started = clock::monotonic();
+        let mut answers = self.hand.ask(vacancies.iter().filter(|vacancy| vacancy.candidates.len() > 1)).await;
+        let doubtful = self.hand.doubtful(&vacancies, &mut answers).await;
+        let open: Vec<Election> = {
+            let view = view(self.follow.image(), &self.written);
+            let electable = vacancies.iter().filter(|vacancy| !doubtful.contains(&vacancy.partition));
+            let election = |vacancy: &Vacancy| {
+                let partition = vacancy.partition;
+                let seen = self.seen(partition)?;
+                let next = view.elected(&seen.value, answers.get(&partition).unwrap_or(&BTreeMap::new()))?;
+                Some(Election::of(partition, seen, next))
+            };
+            electable.filter_map(election).collect()
+        };
+        if open.is_empty() {
+            return Ok(());
+        }
+        let elected = self.hand.elect(open).await?;
+        let took = clock::monotonic().duration_since(started);
+        tracing::info!(partitions = elected.len(), ?took, "elected leaders");
+        self.written.extend(elected);
+        let now_ms = self.now_ms();
+        self.controller.note_elections(now_ms);
+        Ok(())
+    }
+}
+
+impl Hand<'_> {
+    /// Asks the candidates what they hold: one request for each broker.
+    async fn ask(self, vacancies: impl Iterator<Item = &Vacancy>) -> BTreeMap<PartitionId, BTreeMap<Rid, Holds>> {
+        let mut brokers: BTreeSet<BrokerId> = BTreeSet::new();
+        let mut partitions = Vec::new();
+        for vacancy in vacancies {
+            brokers.extend(vacancy.candidates.iter().map(|live| live.rid.broker));
+            partitions.push(vacancy.partition);
+        }
+        let mut answers: BTreeMap<PartitionId, BTreeMap<Rid, Holds>> = BTreeMap::new();
+        if partitions.is_empty() {
+            return answers;
+        }
+        let held = self.broker.inner().peers.ask_holds(&brokers, &partitions, HOLDS_WITHIN).await;
+        for ((partition, rid), holds) in held {
+            answers.entry(partition).or_default().insert(rid, holds);
+        }
+        answers
+    }
+
+    /// Partitions of which a candidate lacks what another knows to be committed, also when asked again: its disk lost something, and
+    /// nobody is elected there (rule E5).
+    async fn doubtful(
+        self,
+        vacancies: &[Vacancy],
+        answers: &mut BTreeMap<PartitionId, BTreeMap<Rid, Holds>>,
+    ) -> BTreeSet<PartitionId> {
+        let mut doubtful = BTreeSet::new();
+        let committed: BTreeMap<PartitionId, _> =
+            answers.iter().filter_map(|(id, held)| Some((*id, election::short_of_committed(held)?))).collect();
+        if committed.is_empty() {
+            return doubtful;
+        }
+        // A log end proves something only if it was asked for after the high watermark had come.
+        let again = self.ask(vacancies.iter().filter(|vacancy| committed.contains_key(&vacancy.partition))).await;
+        for (partition, hw) in committed {
+            let Some(held) = again.get(&partition) else { continue };
+            if let Some((rid, short)) = held.iter().find(|(_, holds)| holds.durable < hw) {
+                tracing::error!(
+                    %partition, replica = %rid, durable = %short.durable, committed = %hw,
+                    "a replica that counts as in sync lacks committed records: no leader is elected; look at its disk (rule E5)"
+                );
+                doubtful.insert(partition);
+            }
+            answers.insert(partition, held.clone());
+        }
+        doubtful
+    }
+
+    /// Carries elections out; returns those that hold.
+    async fn elect(self, mut open: Vec<Election>) -> Result<Vec<Written>, Over> {
+        let store = &self.broker.inner().store;
+        let mut written = Vec::new();
+        while !open.is_empty() {
+            let lanes = open.chunks(lane(open.len())).map(|lane| store.elect(&self.session, Some(self.control), lane));
+            let outcomes = join_all(lanes).await.into_iter().flatten();
+            let mut again = Vec::new();
+            for (election, outcome) in open.into_iter().zip(outcomes) {
+                match settled(outcome)? {
+                    Settled::Written(revision) => {
+                        written.push((election.partition, Versioned { value: election.next, revision }));
+                    }
+                    Settled::Moved => {}
+                    Settled::Again => again.push(election),
+                }
+            }
+            open = again;
+            pause_unless_done(&open).await;
+        }
+        Ok(written)
+    }
+
+    /// Carries changes of records out; returns those that hold.
+    async fn change(self, mut open: Vec<RecordChange>) -> Result<Vec<Written>, Over> {
+        let store = &self.broker.inner().store;
+        let mut written = Vec::new();
+        while !open.is_empty() {
+            let lanes =
+                open.chunks(lane(open.len())).map(|lane| store.change_records(&self.session, Some(self.control), lane));
+            let outcomes = join_all(lanes).await.into_iter().flatten();
+            let mut again = Vec::new();
+            for (change, outcome) in open.into_iter().zip(outcomes) {
+                match settled(outcome)? {
+                    Settled::Written(revision) => {
+                        written.push((change.partition, Versioned { value: change.next, revision }));
+                    }
+                    Settled::Moved => {}
+                    Settled::Again => again.push(change),
+                }
+            }
+            open = again;
+            pause_unless_done(&open).await;
+        }
+        Ok(written)
+    }
+}
+
+type Written = (PartitionId, Versioned<PartitionRecord>);
+
+/// Size of the parts that are sent at the same time.
+fn lane(items: usize) -> usize {
+    items.div_ceil(LANES).max(1)
+}
+
+/// Before what is not settled is sent again.
+async fn pause_unless_done<T>(open: &[T]) {
+    if !open.is_empty() {
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+enum Settled {
+    Written(Revision),
+    /// What it was decided on has moved: it is seen, and decided anew.
+    Moved,
+    /// Rule K5: the same again, until the key moves.
+    Again,
+}
+
+fn settled(outcome: Result<Outcome, StoreError>) -> Result<Settled, Over> {
+    match outcome {
+        Ok(Outcome::Committed { revision }) => Ok(Settled::Written(revision)),
+        Ok(Outcome::Conflict) => Ok(Settled::Moved),
+        Ok(Outcome::Fenced) => Err(Over::Fenced),
+        Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => Ok(Settled::Again),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The cluster as it is known here.
+fn view<'a>(image: &'a Image, written: &'a BTreeMap<PartitionId, Versioned<PartitionRecord>>) -> View<'a> {
+    let member = |(broker, seen): (&BrokerId, &Versioned<_>)| {
+        let session: &Versioned<millpond_core::records::SessionRecord> = seen;
+        (*broker, Member { live: live_session(*broker, session), rack: session.value.rack.clone() })
+    };
+    let served = |id: &PartitionId| {
+        let topic = image.topics.get(&id.topic);
+        topic.is_some_and(|topic| topic.value.state == TopicState::Active && id.index < topic.value.partitions)
+    };
+    let partitions = image.partitions.iter().filter(|(id, _)| served(id));
+    let newest = |(id, seen): (&PartitionId, &'a Versioned<PartitionRecord>)| {
+        let seen = written.get(id).filter(|written| written.revision > seen.revision).unwrap_or(seen);
+        (*id, &seen.value)
+    };
+    View {
+        members: image.sessions.iter().map(member).collect(),
+        draining: BTreeSet::new(),
+        partitions: partitions.map(newest).collect(),
+    }
+}

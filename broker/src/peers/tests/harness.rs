@@ -1,0 +1,409 @@
+//! Nodes: a WAL, shards, links and a door each, over one metadata store; and a proxy that cuts connections.
+
+use crate::config::InternalTls;
+use crate::metrics::Metrics;
+use crate::partitions::links::Links;
+use crate::partitions::shard::{self, Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
+use crate::partitions::view::{PartitionView, ViewReceiver};
+use crate::peers::{Parts, Peer, Peers};
+use crate::rebuild::Rebuilder;
+use crate::secret::Secret;
+use crate::session::SessionHandle;
+use crate::telemetry::TracedTails;
+use crate::tiered::Tiered;
+use crate::wal::disk::RealDisk;
+use crate::wal::{Wal, WalOptions};
+use millpond_cache::{Cache, CacheOptions};
+use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
+use millpond_core::replica::{Acks, Assignment, EndState, Input, Live, Placed, Recovered, Replica};
+use millpond_core::rules::Rules;
+use millpond_log::batch::{BatchBuilder, NewRecord, TimestampType};
+use millpond_log::codec::Codec;
+use millpond_log::epochs::LeaderEpochs;
+use millpond_log::manifest::ManifestRoot;
+use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, TopicId, WalGen};
+use millpond_metadata::clock::SystemClock;
+use millpond_metadata::embedded::Embedded;
+use millpond_metadata::keys::Keys;
+use millpond_metadata::store::{Registered, Registration, Store};
+use object_store::memory::InMemory;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub(super) const CLUSTER: &str = "cluster-of-tests";
+
+/// Nothing that a test waits for takes so long, unless it never comes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn secret() -> Option<Secret> {
+    Some(Secret::new(b"a secret that all of them know").expect("it is long enough"))
+}
+
+pub(super) fn partition(index: u32) -> PartitionId {
+    PartitionId { topic: TopicId(77), index }
+}
+
+/// A metadata store in memory, founded.
+pub(super) async fn store() -> Store {
+    let kv = Arc::new(Embedded::in_memory(Arc::new(SystemClock::start())));
+    let store = Store::new(kv, Keys::for_cluster("tests"));
+    store.init_cluster(CLUSTER).await.expect("it is new");
+    store
+}
+
+/// How a node differs from the others.
+pub(super) struct Settings {
+    pub(super) secret: Option<Secret>,
+    pub(super) tls: Option<InternalTls>,
+    pub(super) cluster: &'static str,
+    pub(super) wal_bytes: u64,
+    pub(super) memory_bytes: u64,
+    /// Whether what streams hand to shards is held back until `release`.
+    pub(super) gated: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            secret: secret(),
+            tls: None,
+            cluster: CLUSTER,
+            wal_bytes: 256 << 20,
+            memory_bytes: 8 << 20,
+            gated: false,
+        }
+    }
+}
+
+pub(super) struct Node {
+    pub(super) peer: Peer,
+    pub(super) peers: Peers,
+    pub(super) wal: Wal,
+    pub(super) shards: Vec<ShardSender>,
+    metrics: Arc<Metrics>,
+    views: BTreeMap<PartitionId, ViewReceiver>,
+    gate: watch::Sender<bool>,
+    tasks: JoinSet<Result<(), String>>,
+    stop: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+fn shard_of(partition: PartitionId, shards: &[ShardSender]) -> &ShardSender {
+    &shards[partition.index as usize % shards.len()]
+}
+
+/// A way to a shard that passes everything on, in order, once it is opened: a shard that stands still until then.
+fn behind(
+    mut opened: watch::Receiver<bool>,
+    shard: ShardSender,
+    tasks: &mut JoinSet<Result<(), String>>,
+) -> ShardSender {
+    let (sender, mut inbox) = unbounded_channel();
+    tasks.spawn(async move {
+        let open = opened.wait_for(|open| *open).await.is_ok();
+        while open && let Some(message) = inbox.recv().await {
+            let _ = shard.send(message);
+        }
+        Ok(())
+    });
+    sender
+}
+
+impl Node {
+    pub(super) async fn start(id: u32, store: &Store) -> Node {
+        Node::start_as(id, store, Settings::default()).await
+    }
+
+    pub(super) async fn start_as(id: u32, store: &Store, settings: Settings) -> Node {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let broker = BrokerId(id);
+        let options = WalOptions {
+            dir: folder.path().join("wal"),
+            bytes_max: settings.wal_bytes,
+            file_bytes: 4 << 20,
+            memory_bytes: settings.memory_bytes,
+        };
+        let opened = Wal::open(options, Arc::new(RealDisk), CLUSTER, broker, WalGen(100 + u64::from(id)));
+        let (wal, recovered) = opened.expect("the folder is new");
+        let wal_gen = recovered.identity.wal_gen;
+        let has_secret = settings.secret.is_some();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let record = SessionRecord {
+            wal_gen,
+            grpc: "127.0.0.1:1".to_owned(),
+            kafka: "127.0.0.1:2".to_owned(),
+            http: "127.0.0.1:3".to_owned(),
+            internal: settings.secret.as_ref().map(|_| address.clone()),
+            rack: None,
+        };
+        let (disk_inc, durable_lsn, ttl) = (Incarnation(0), Lsn(0), Duration::from_secs(600));
+        let registration = Registration { broker, record, disk_inc, durable_lsn, ttl };
+        let registered = store.register_broker(&registration).await.expect("the store is up");
+        let Registered::Session(registered) = registered else { panic!("{registered:?}") };
+        let session = SessionHandle::default();
+        session.begin(registered, crate::clock::boot());
+        let objects = Arc::new(InMemory::new());
+        let options = CacheOptions { memory_bytes: 1 << 20, disk: None, ..CacheOptions::default() };
+        let tiered = Arc::new(Tiered::new(Cache::open(options, objects).await.expect("sound options"), 1 << 18));
+        let (proposals, mut proposed) = unbounded_channel();
+        let (rebuilds, asked) = unbounded_channel();
+        let links = Links::default();
+        let services = Services { proposals, rebuilds, links: links.clone() };
+        let mut tasks = JoinSet::new();
+        // Assignments come from the tests; what is proposed is not written.
+        tasks.spawn(async move {
+            while proposed.recv().await.is_some() {}
+            Ok(())
+        });
+        let stop = CancellationToken::new();
+        let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered };
+        let rebuilt = rebuilder.run(asked, stop.clone());
+        tasks.spawn(async move {
+            rebuilt.await;
+            Ok(())
+        });
+        let mut shards = Vec::new();
+        for _ in 0..2 {
+            let (sender, task) = shard::spawn(wal.clone(), Arc::new(TracedTails::default()), services.clone());
+            tasks.spawn(async move { task.await.expect("a shard does not panic") });
+            shards.push(sender);
+        }
+        let (gate, opened) = watch::channel(!settings.gated);
+        let gated = shards.iter().map(|shard| behind(opened.clone(), shard.clone(), &mut tasks)).collect();
+        let metrics = Arc::new(Metrics::new(|builder| builder));
+        let (peers, runner) = Peers::new(Parts {
+            cluster: settings.cluster.to_owned(),
+            me: broker,
+            secret: settings.secret,
+            tls: settings.tls,
+            session,
+            store: store.clone(),
+            wal: wal.clone(),
+            links,
+            shards: gated,
+            shard_of,
+            meter: metrics.meter(),
+        });
+        tasks.spawn(runner.run());
+        if has_secret {
+            let served = peers.clone().serve(listener);
+            tasks.spawn(async move { served.await.map_err(|error| error.to_string()) });
+        }
+        let peer = Peer { rid: registered.rid, inc: registered.inc, address: Some(address) };
+        Node { peer, peers, wal, shards, metrics, views: BTreeMap::new(), gate, tasks, stop, _folder: folder }
+    }
+
+    pub(super) fn id(&self) -> BrokerId {
+        self.peer.rid.broker
+    }
+
+    fn live(&self) -> Live {
+        Live { rid: self.peer.rid, inc: self.peer.inc }
+    }
+
+    pub(super) fn tell(&self, partition: PartitionId, message: ShardMsg) {
+        assert!(shard_of(partition, &self.shards).send(message).is_ok(), "the shard runs");
+    }
+
+    /// Opens an empty replica.
+    pub(super) fn open(&mut self, partition: PartitionId) {
+        let replica = Replica::new(Recovered {
+            rid: self.peer.rid,
+            epoch_seen: LeaderEpoch(0),
+            log_start: Offset(0),
+            tiered_end: Offset(0),
+            hw: Offset(0),
+            at_end: EndState::empty(),
+            epochs: LeaderEpochs::default(),
+            timestamp_type: TimestampType::CreateTime,
+            lag_time_ms: 600_000,
+            rules: Rules::ALL,
+        });
+        let manifest = Arc::new(ManifestRoot::new(partition));
+        let epochs = Arc::new(LeaderEpochs::default());
+        let view = PartitionView { visible: replica.visible(), manifest: Arc::clone(&manifest), epochs };
+        let (view, seen) = watch::channel(view);
+        self.views.insert(partition, seen);
+        let open = Open { partition, replica, manifest, view, reset_at: Some(Offset(0)) };
+        self.tell(partition, ShardMsg::Open(Box::new(open)));
+        self.tell(partition, ShardMsg::Step { partition, input: Input::Session(Some(self.peer.inc)) });
+    }
+
+    /// Appends a batch; its answer comes when it is durable wherever `acks` says.
+    pub(super) fn produce(&self, partition: PartitionId, batch: Batch, acks: Acks) -> Answered {
+        let (reply, answer) = oneshot::channel();
+        let room = self.wal.reserve(batch.size()).expect("the tests fit the WAL");
+        let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
+        let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
+        let latest = batch.max_timestamp();
+        self.tell(partition, ShardMsg::Produce(Produce { partition, batch, latest, acks, room, memory, reply, spans }));
+        answer
+    }
+
+    /// The whole log that the WAL holds.
+    pub(super) async fn log(&self, partition: PartitionId) -> Vec<Placed> {
+        let Some((start, _)) = self.wal.bounds(partition) else { return Vec::new() };
+        self.wal.read_placed(partition, start, Offset(u64::MAX), usize::MAX).await.expect("it can be read")
+    }
+
+    /// Waits until the high watermark here has reached `hw`.
+    pub(super) async fn reaches(&self, partition: PartitionId, hw: Offset) {
+        let mut view = self.views[&partition].clone();
+        let reached = view.wait_for(|view| view.visible.hw >= hw);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.unwrap_or_else(|_| panic!("{hw} is reached")).expect("the shard runs");
+    }
+
+    /// A series of the node's metrics; 0 if it is not there.
+    pub(super) fn metric(&self, series: &str) -> u64 {
+        let text = self.metrics.text().expect("metrics are text");
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse::<f64>().expect("a number") as u64)
+    }
+
+    /// Lets through what was held back.
+    pub(super) fn release(&self) {
+        self.gate.send_replace(true);
+    }
+
+    /// Ends everything that runs here, as a killed process would: its port refuses connections from then on.
+    pub(super) async fn end(mut self) {
+        self.stop.cancel();
+        self.tasks.shutdown().await;
+    }
+}
+
+pub(super) type Answered = oneshot::Receiver<Result<millpond_core::replica::Appended, crate::api::ApiError>>;
+
+/// Waits until all are acknowledged.
+pub(super) async fn acknowledged(answers: Vec<Answered>) {
+    for answer in answers {
+        let answer = tokio::time::timeout(PATIENCE, answer).await.expect("it is answered");
+        answer.expect("the shard runs").expect("it is appended");
+    }
+}
+
+/// Makes the nodes know each other.
+pub(super) fn meet(nodes: &[&Node]) {
+    let peers: BTreeMap<BrokerId, Peer> = nodes.iter().map(|node| (node.id(), node.peer.clone())).collect();
+    nodes.iter().for_each(|node| node.peers.set(peers.clone()));
+}
+
+/// What the metadata store would say: the first node leads, the first `in_sync` are in sync, all are replicas, those in `alive` live.
+pub(super) fn assign(partition: PartitionId, nodes: &[&Node], in_sync: usize, alive: &[&Node], revision: u64) {
+    let leader = Leader { rid: nodes[0].peer.rid, inc: nodes[0].peer.inc };
+    let record = PartitionRecord {
+        leader: Some(leader),
+        epoch: LeaderEpoch(1),
+        isr: nodes[..in_sync].iter().map(|node| node.peer.rid).collect(),
+        elr: Vec::new(),
+        replicas: nodes.iter().map(|node| node.id()).collect(),
+        adding: Vec::new(),
+        removing: Vec::new(),
+        min_isr: 1,
+        unclean_epoch: None,
+    };
+    let live: Vec<Live> = alive.iter().map(|node| node.live()).collect();
+    for node in alive {
+        let assignment = Assignment { record: record.clone(), revision, live: live.clone() };
+        node.tell(partition, ShardMsg::Step { partition, input: Input::Assigned(assignment) });
+    }
+}
+
+/// A batch of one record of `bytes`, which depends on `salt`.
+pub(super) fn batch(bytes: usize, salt: u64) -> Batch {
+    let mut builder = BatchBuilder::new(Codec::None);
+    let mut value = format!("{salt} ").into_bytes();
+    value.resize(value.len().max(bytes), salt as u8);
+    let timestamp = TimestampMs(1_000 + salt.cast_signed());
+    builder.push(NewRecord { timestamp, key: None, value: Some(&value), headers: &[] });
+    builder.build()
+}
+
+/// An authority of a test's own.
+pub(super) struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    pub(super) fn new() -> Authority {
+        let key = rcgen::KeyPair::generate().expect("keys can be made");
+        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("it signs itself").pem();
+        Authority { issuer: rcgen::Issuer::new(params, key), pem }
+    }
+
+    /// A certificate for `host`, and whom it trusts: this authority.
+    pub(super) fn sign(&self, host: &str) -> InternalTls {
+        let key = rcgen::KeyPair::generate().expect("keys can be made");
+        let params = rcgen::CertificateParams::new(vec![host.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.issuer).expect("it is signed").pem().into_bytes();
+        InternalTls { ca: self.pem.clone().into_bytes(), certificate, key: key.serialize_pem().into_bytes() }
+    }
+}
+
+/// A proxy that ends each connection after a number of bytes that it draws, until it is told to let them be.
+pub(super) struct Cutter {
+    pub(super) address: String,
+    pub(super) cuts: Arc<std::sync::atomic::AtomicU64>,
+    gentle: watch::Sender<bool>,
+    _tasks: JoinSet<()>,
+}
+
+impl Cutter {
+    pub(super) async fn start(upstream: String, bytes_max: usize) -> Cutter {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let (gentle, seen) = watch::channel(false);
+        let cuts = Arc::new(AtomicU64::new(0));
+        let mut tasks = JoinSet::new();
+        let counted = Arc::clone(&cuts);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let (upstream, seen, counted) = (upstream.clone(), seen.clone(), Arc::clone(&counted));
+                connections.spawn(async move {
+                    let Ok(server) = TcpStream::connect(&upstream).await else { return };
+                    let limit = if *seen.borrow() { usize::MAX } else { rand::random_range(1..bytes_max) };
+                    if pass(client, server, limit).await {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        Cutter { address, cuts, gentle, _tasks: tasks }
+    }
+
+    pub(super) fn let_be(&self) {
+        self.gentle.send_replace(true);
+    }
+}
+
+/// Passes bytes both ways until an end, or until so many came from the client. Whether it was cut.
+async fn pass(client: TcpStream, server: TcpStream, limit: usize) -> bool {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let mut limited = from_client.take(limit as u64);
+    let there = async {
+        let passed = tokio::io::copy(&mut limited, &mut to_server).await.unwrap_or(0);
+        let _ = to_server.flush().await;
+        passed >= limit as u64
+    };
+    let back = tokio::io::copy(&mut from_server, &mut to_client);
+    tokio::select! {
+        cut = there => cut,
+        _ = back => false,
+    }
+}

@@ -1,0 +1,218 @@
+//! Memory is bounded on both sides: by the window of a stream, whoever does not read.
+
+use super::harness::*;
+use crate::peers::caller::Dialer;
+use crate::peers::proof::Prover;
+use crate::peers::receive::WINDOW_BYTES;
+use crate::peers::{FRAME_BYTES, Peer, wire};
+use millpond_core::replica::Acks;
+use millpond_log::{BrokerId, Incarnation, Offset, Rid, WalGen};
+use millpond_proto::internal::introduction_server::{Introduction, IntroductionServer};
+use millpond_proto::internal::replication_server::{Replication, ReplicationServer};
+use millpond_proto::internal::{self as proto, PushFrame};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Takes streams on, and never reads a push.
+struct Deaf;
+
+#[tonic::async_trait]
+impl Replication for Deaf {
+    type ReplicateStream = tokio_stream::Pending<Result<proto::AnswerFrame, Status>>;
+
+    async fn replicate(
+        &self,
+        request: Request<Streaming<PushFrame>>,
+    ) -> Result<Response<Self::ReplicateStream>, Status> {
+        let mut frames = request.into_inner();
+        frames.message().await?.ok_or_else(|| Status::invalid_argument("no hello"))?;
+        // Held, and not read.
+        Box::leak(Box::new(frames));
+        Ok(Response::new(tokio_stream::pending()))
+    }
+
+    async fn holds(&self, _: Request<proto::HoldsRequest>) -> Result<Response<proto::HoldsResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+
+    async fn reach(&self, _: Request<proto::ReachRequest>) -> Result<Response<proto::ReachResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+
+    async fn transfer(&self, _: Request<proto::TransferRequest>) -> Result<Response<proto::TransferResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+}
+
+struct Known(Prover);
+
+#[tonic::async_trait]
+impl Introduction for Known {
+    async fn challenge(
+        &self,
+        request: Request<proto::ChallengeRequest>,
+    ) -> Result<Response<proto::ChallengeResponse>, Status> {
+        let asked = request.into_inner();
+        let pair = crate::peers::proof::Pair { caller: BrokerId(asked.from), callee: BrokerId(asked.to) };
+        let proof = self.0.of_callee(pair, &asked.nonce, &[7; 32]).to_vec();
+        Ok(Response::new(proto::ChallengeResponse { challenge: vec![7; 32].into(), proof: proof.into() }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_reads_nothing_costs_its_leader_one_window() {
+    let store = store().await;
+    let mut one = Node::start(1, &store).await;
+    let mut two = Node::start(2, &store).await;
+    for index in 0..2 {
+        one.open(partition(index));
+        two.open(partition(index));
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let prover = Prover::new(secret().expect("there is one"), CLUSTER.to_owned());
+    let deaf = tonic::transport::Server::builder()
+        .add_service(IntroductionServer::new(Known(prover)))
+        .add_service(ReplicationServer::new(Deaf))
+        .serve_with_incoming(TcpListenerStream::new(listener));
+    let deaf = tokio::spawn(deaf);
+    let rid = Rid { broker: BrokerId(3), wal_gen: WalGen(3) };
+    let three = Peer { rid, inc: Incarnation(99), address: Some(address) };
+    one.peers.set(BTreeMap::from([(BrokerId(2), two.peer.clone()), (BrokerId(3), three.clone())]));
+    // 3 is a replica that is alive, and out of sync.
+    for index in 0..2 {
+        assign_with(&one, &two, &three, index);
+    }
+    let sent = || one.metric("millpond_peer_bytes_total{direction=\"sent\",lane=\"live\"}");
+    let mut total = 0;
+    for round in 0..96 {
+        let batch = batch(256 << 10, round);
+        total += batch.size() as u64;
+        acknowledged(vec![one.produce(partition(0), batch, Acks::All)]).await;
+    }
+    two.reaches(partition(0), Offset(96)).await;
+    // To broker 2 all of it; to broker 3 what the transport takes without being read: windows, and a frame or two before them.
+    let kept = sent().saturating_sub(total);
+    assert!(kept <= 4 * FRAME_BYTES as u64, "{kept} bytes of {total} were sent to somebody who does not read");
+    deaf.abort();
+    for node in [one, two] {
+        node.end().await;
+    }
+}
+
+fn assign_with(one: &Node, two: &Node, three: &Peer, index: u32) {
+    use crate::partitions::shard::ShardMsg;
+    use millpond_core::records::{Leader, PartitionRecord};
+    use millpond_core::replica::{Assignment, Input, Live};
+    let record = PartitionRecord {
+        leader: Some(Leader { rid: one.peer.rid, inc: one.peer.inc }),
+        epoch: millpond_log::LeaderEpoch(1),
+        isr: vec![one.peer.rid, two.peer.rid],
+        elr: Vec::new(),
+        replicas: vec![BrokerId(1), BrokerId(2), BrokerId(3)],
+        adding: Vec::new(),
+        removing: Vec::new(),
+        min_isr: 1,
+        unclean_epoch: None,
+    };
+    let live = [&one.peer, &two.peer, three].map(|peer| Live { rid: peer.rid, inc: peer.inc }).to_vec();
+    for node in [one, two] {
+        let assignment = Assignment { record: record.clone(), revision: 1, live: live.clone() };
+        let step = ShardMsg::Step { partition: partition(index), input: Input::Assigned(assignment) };
+        node.tell(partition(index), step);
+    }
+}
+
+/// A shard that stands still: what waits for it is bounded by the window, and the leader is stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_does() {
+    let store = store().await;
+    let mut leader = Node::start(2, &store).await;
+    let mut node = Node::start_as(1, &store, Settings { gated: true, ..Settings::default() }).await;
+    leader.open(partition(0));
+    assign(partition(0), &[&leader], 1, &[&leader], 1);
+    let batches = 3 * WINDOW_BYTES / (256 << 10);
+    for salt in 0..batches as u64 {
+        acknowledged(vec![leader.produce(partition(0), batch(256 << 10, salt), Acks::All)]).await;
+    }
+    node.open(partition(0));
+    let dialer =
+        Dialer { me: BrokerId(2), prover: Prover::new(secret().expect("there is one"), CLUSTER.to_owned()), tls: None };
+    let address = node.peer.address.clone().expect("it has a door");
+    let caller = dialer.call(BrokerId(1), &address).await.expect("it is served");
+    let (frames, outgoing) = tokio::sync::mpsc::channel(1);
+    let hello = proto::Hello {
+        format: wire::FORMAT,
+        cluster: CLUSTER.to_owned(),
+        from: Some(wire::replica_out(leader.peer.rid, leader.peer.inc)),
+        to: Some(wire::replica_out(node.peer.rid, node.peer.inc)),
+    };
+    let log = leader.log(partition(0)).await;
+    let head = millpond_core::replica::PushHead {
+        epoch: millpond_log::LeaderEpoch(1),
+        leader: millpond_core::records::Leader { rid: leader.peer.rid, inc: leader.peer.inc },
+        unclean_epoch: None,
+        hw: Offset(0),
+        log_start: Offset(0),
+        tiered_end: Offset(0),
+    };
+    let pushing = tokio::spawn(async move {
+        let first = PushFrame { hello: Some(hello), pushes: Vec::new() };
+        let _ = frames.send(first).await;
+        let mut prev_epoch = None;
+        for placed in log {
+            let from = placed.batch.base_offset();
+            let cursor = millpond_core::replica::Cursor { to: BrokerId(1), nonce: 1, from, prev_epoch };
+            prev_epoch = Some(placed.batch.leader_epoch());
+            let push = wire::push_out(partition(0), &cursor, &head, Offset(0), vec![placed]);
+            if frames.send(PushFrame { hello: None, pushes: vec![push] }).await.is_err() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+    let stream = tokio_stream::wrappers::ReceiverStream::new(outgoing);
+    let mut answers = caller.client().replicate(caller.request(stream)).await.expect("it is taken on").into_inner();
+    // Full: what the window holds, and no byte more.
+    let window = || node.metric("millpond_peer_window_bytes") as usize;
+    let full = async {
+        let mut again = tokio::time::interval(Duration::from_millis(5));
+        while window() + (257 << 10) < WINDOW_BYTES {
+            again.tick().await;
+        }
+    };
+    // The transport pulls the stream: somebody has to ask for answers.
+    let answered = tokio::time::timeout(PATIENCE, async {
+        tokio::select! {
+            () = full => {}
+            answer = answers.message() => panic!("nothing is answered yet: {answer:?}"),
+        }
+    });
+    answered.await.expect("the window fills");
+    assert!(window() <= WINDOW_BYTES);
+    assert_eq!(node.wal.bounds(partition(0)), Some((Offset(0), Offset(0))));
+    // The shard goes on, and so does the stream.
+    node.release();
+    let end = batches as u64;
+    let all = async {
+        let mut matched = 0;
+        while matched < end {
+            let frame = answers.message().await.expect("the stream is whole").expect("it goes on");
+            for answer in frame.answers {
+                if let Some(proto::answer::Said::Matched(end)) = answer.said {
+                    matched = matched.max(end);
+                }
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("all is acknowledged");
+    assert!(node.log(partition(0)).await == leader.log(partition(0)).await);
+    pushing.abort();
+    for node in [leader, node] {
+        node.end().await;
+    }
+}

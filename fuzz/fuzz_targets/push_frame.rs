@@ -1,0 +1,5 @@
+//! Frames of pushes between brokers.
+
+#![no_main]
+
+millpond_fuzz::target!(millpond_broker::properties::push_frame);

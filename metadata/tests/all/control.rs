@@ -1,0 +1,151 @@
+//! What every implementation of the store owes to controllers and to whoever ends another's session. Each promise has keys of its own.
+
+use millpond_core::records::{Leader, SessionRecord};
+use millpond_log::{BrokerId, Incarnation, Lsn, WalGen};
+use millpond_metadata::keys::Keys;
+use millpond_metadata::kv::{Kv, Revision};
+use millpond_metadata::store::{Outcome, Registered, Registration, Session, Store};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs them all over one store. No lease ends meanwhile, so what outlives a session is there to be seen.
+pub(crate) async fn promises(kv: &Arc<dyn Kv>) {
+    one_broker_controls_while_its_session_stands(&fresh(kv, "one")).await;
+    control_is_taken_from_an_ended_session(&fresh(kv, "ended")).await;
+    control_is_taken_anew_after_a_quick_restart(&fresh(kv, "restart")).await;
+    control_is_given_up(&fresh(kv, "given")).await;
+    whoever_waits_for_control_wakes_when_it_is_free(&fresh(kv, "waits")).await;
+    whoever_controls_hears_that_it_is_lost(&fresh(kv, "lost")).await;
+    a_session_is_ended_once_and_no_later_one(&fresh(kv, "session")).await;
+}
+
+fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
+    Store::new(Arc::clone(kv), Keys::for_cluster(name))
+}
+
+async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
+    let at = |port: u32| format!("127.0.0.1:{}", port + broker);
+    let wal_gen = WalGen(100 + u64::from(broker));
+    let record = SessionRecord { wal_gen, grpc: at(7400), kafka: at(9092), http: at(7480), internal: None, rack: None };
+    let (broker, durable_lsn, ttl) = (BrokerId(broker), Lsn(0), Duration::from_secs(60));
+    let registration = Registration { broker, record, disk_inc, durable_lsn, ttl };
+    match store.register_broker(&registration).await {
+        Ok(Registered::Session(session)) => session,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn committed(outcome: &Outcome) -> Revision {
+    match outcome {
+        Outcome::Committed { revision } => *revision,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn take(store: &Store, actor: &Session) -> Outcome {
+    store.take_control(actor).await.expect("up")
+}
+
+async fn end(store: &Store, actor: &Session, of: &Session) -> Outcome {
+    store.end_session(actor, of.rid.broker, of.inc).await.expect("up")
+}
+
+async fn controller(store: &Store) -> Option<(Leader, Revision)> {
+    store.controller().await.expect("up").map(|seen| (seen.value, seen.revision))
+}
+
+fn leader(session: &Session) -> Leader {
+    Leader { rid: session.rid, inc: session.inc }
+}
+
+async fn one_broker_controls_while_its_session_stands(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let mine = committed(&take(store, &me).await);
+    assert_eq!(take(store, &peer).await, Outcome::Conflict);
+    assert_eq!(committed(&take(store, &me).await), mine, "taking it twice changes nothing");
+    assert_eq!(controller(store).await, Some((leader(&me), mine)));
+    store.leave(&me).await.expect("up");
+    assert_eq!(controller(store).await, None, "it goes with the lease");
+    assert_eq!(take(store, &me).await, Outcome::Fenced, "rule K4");
+    assert!(committed(&take(store, &peer).await) > mine);
+}
+
+async fn control_is_taken_from_an_ended_session(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let mine = committed(&take(store, &me).await);
+    committed(&end(store, &peer, &me).await);
+    assert_eq!(controller(store).await, Some((leader(&me), mine)), "its lease lives on");
+    let theirs = committed(&take(store, &peer).await);
+    assert_eq!(controller(store).await, Some((leader(&peer), theirs)));
+    store.kv().revoke(me.lease).await.expect("up");
+    assert_eq!(controller(store).await, Some((leader(&peer), theirs)), "the old lease does not take it along");
+    assert_eq!(store.release_control(&peer, mine).await, Ok(Outcome::Fenced), "that revision has passed");
+}
+
+async fn control_is_taken_anew_after_a_quick_restart(store: &Store) {
+    let first = register(store, 1, Incarnation(0)).await;
+    committed(&take(store, &first).await);
+    let peer = register(store, 2, Incarnation(0)).await;
+    let second = register(store, 1, first.inc).await;
+    let again = committed(&take(store, &second).await);
+    assert_eq!(controller(store).await, Some((leader(&second), again)));
+    assert_eq!(take(store, &peer).await, Outcome::Conflict);
+    assert_eq!(take(store, &first).await, Outcome::Conflict, "a session that was replaced takes nothing");
+}
+
+async fn control_is_given_up(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let mine = committed(&take(store, &me).await);
+    committed(&store.release_control(&me, mine).await.expect("up"));
+    assert_eq!(controller(store).await, None);
+    let theirs = committed(&take(store, &peer).await);
+    assert_eq!(store.release_control(&me, mine).await, Ok(Outcome::Fenced));
+    assert_eq!(controller(store).await, Some((leader(&peer), theirs)));
+}
+
+async fn whoever_waits_for_control_wakes_when_it_is_free(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    store.control_vacant().await.expect("nobody controls yet");
+    // The session ends, the key stays.
+    committed(&take(store, &me).await);
+    let (woken, ended) = tokio::join!(store.control_vacant(), end(store, &peer, &me));
+    woken.expect("its session has ended");
+    committed(&ended);
+    // The key goes, the session stays.
+    let theirs = committed(&take(store, &peer).await);
+    let (woken, released) = tokio::join!(store.control_vacant(), store.release_control(&peer, theirs));
+    woken.expect("it was given up");
+    committed(&released.expect("up"));
+}
+
+async fn whoever_controls_hears_that_it_is_lost(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let mine = committed(&take(store, &me).await);
+    let takes = async {
+        end(store, &peer, &me).await;
+        take(store, &peer).await
+    };
+    let (lost, taken) = tokio::join!(store.control_lost(mine), takes);
+    lost.expect("another has it");
+    let theirs = committed(&taken);
+    let (lost, left) = tokio::join!(store.control_lost(theirs), store.leave(&peer));
+    lost.expect("it went with its lease");
+    left.expect("up");
+    store.control_lost(theirs).await.expect("it has gone already");
+}
+
+async fn a_session_is_ended_once_and_no_later_one(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let (ended, noticed) = tokio::join!(end(store, &me, &peer), store.session_ended(&peer));
+    committed(&ended);
+    noticed.expect("rule B3: it notices");
+    assert_eq!(end(store, &me, &peer).await, Outcome::Conflict);
+    let sessions = store.sessions().await.expect("up");
+    assert_eq!(sessions.keys().collect::<Vec<_>>(), [&BrokerId(1)]);
+    assert_eq!(sessions[&BrokerId(1)].revision.0, me.inc.0);
+    let again = register(store, 2, peer.inc).await;
+    assert_eq!(end(store, &me, &peer).await, Outcome::Conflict, "another incarnation is left alone");
+    assert!(store.holds(&again).await.expect("up"));
+    assert_eq!(end(store, &peer, &me).await, Outcome::Fenced, "rule K4");
+    assert!(store.holds(&me).await.expect("up"));
+}
