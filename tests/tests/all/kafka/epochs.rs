@@ -170,6 +170,7 @@ async fn a_fetch_stream_ends_a_subscription_that_diverges_and_says_where() {
             offset,
             current_leader_epoch: None,
             last_fetched_epoch: Some(fetched),
+            rack: None,
         })
     };
     let credit = v1::fetch_request::Command::Credit(v1::FetchCredit { bytes: 1 << 20 });
