@@ -10,11 +10,13 @@ use futures::future::join_all;
 use millpond_core::controller::{Controller, Duty, Limits, Member, Vacancy, View};
 use millpond_core::election::{self, Holds};
 use millpond_core::records::{PartitionRecord, TopicState};
+use millpond_core::replica::Transfer;
 use millpond_log::{BrokerId, PartitionId, Rid};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Election, Follow, Image, Outcome, RecordChange, Session, Store, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -123,7 +125,7 @@ async fn act(broker: &Broker, limits: Limits, session: Session, control: Revisio
     let started = clock::monotonic();
     let controller = Controller::new(limits, 0);
     let hand = Hand { broker, session, control };
-    let term = Term { hand, follow, controller, written: BTreeMap::new(), started };
+    let term = Term { hand, follow, controller, wishes: JoinSet::new(), written: BTreeMap::new(), started };
     term.run().await
 }
 
@@ -139,6 +141,8 @@ struct Term<'a> {
     hand: Hand<'a>,
     follow: Follow,
     controller: Controller,
+    /// Calls to leaders, each bounded in time.
+    wishes: JoinSet<bool>,
     /// What was written here and is not in the image yet.
     written: BTreeMap<PartitionId, Versioned<PartitionRecord>>,
     started: Instant,
@@ -197,11 +201,23 @@ impl Term<'_> {
             let view = view(self.follow.image(), &self.written);
             self.controller.due(now_ms, &view)
         };
-        let changes = duties.into_iter().filter_map(|duty| match duty {
-            Duty::Change { partition, next } => Some((partition, next)),
-            Duty::Transfer { .. } => None,
-        });
-        let changes: Vec<RecordChange> = changes.filter_map(|(id, next)| self.change(id, next)).collect();
+        let within_ms = self.hand.broker.inner().config.controller.transfer_ms / 2;
+        let mut changes = Vec::new();
+        let mut wishes: BTreeMap<BrokerId, Vec<(PartitionId, Transfer)>> = BTreeMap::new();
+        for duty in duties {
+            match duty {
+                Duty::Change { partition, next } => changes.extend(self.change(partition, next)),
+                Duty::Transfer { partition, from, epoch, to } => {
+                    wishes.entry(from.rid.broker).or_default().push((partition, Transfer { epoch, to, within_ms }));
+                }
+            }
+        }
+        for (leader, wishes) in wishes {
+            let peers = self.hand.broker.inner().peers.clone();
+            // Whoever does not hear is asked again when its time is over.
+            self.wishes.spawn(async move { peers.wish(leader, &wishes).await });
+        }
+        while self.wishes.try_join_next().is_some() {}
         for (partition, written) in self.hand.change(changes).await? {
             self.written.insert(partition, written);
         }
@@ -232,9 +248,9 @@ impl Term<'_> {
             let electable = vacancies.iter().filter(|vacancy| !doubtful.contains(&vacancy.partition));
             let election = |vacancy: &Vacancy| {
                 let partition = vacancy.partition;
-                let seen = self.seen(partition)?.clone();
+                let seen = self.seen(partition)?;
                 let next = view.elected(&seen.value, answers.get(&partition).unwrap_or(&BTreeMap::new()))?;
-                Some(Election { partition, seen, next })
+                Some(Election::of(partition, seen, next))
             };
             electable.filter_map(election).collect()
         };

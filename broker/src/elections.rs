@@ -8,6 +8,7 @@ use millpond_core::records::{PartitionRecord, TopicState};
 use millpond_core::replica::Live;
 use millpond_core::rules::Rules;
 use millpond_log::{BrokerId, PartitionId};
+use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Election, Image, Outcome, Session, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,6 +44,13 @@ pub(crate) fn vacancies(image: &Image, session: Session) -> Vec<Vacancy> {
     image.partitions.iter().filter_map(vacancy).collect()
 }
 
+impl Vacancy {
+    /// Which record it is.
+    pub(crate) fn record(&self) -> (PartitionId, Revision) {
+        (self.partition, self.seen.revision)
+    }
+}
+
 impl Broker {
     /// Fills vacancies: asks the candidates how far they are, where there are several, and elects. Who leads is heard from the
     /// image, like every change; what could not be settled is found again.
@@ -63,7 +71,7 @@ impl Broker {
             let holds =
                 candidates.iter().filter_map(|live| Some((live.rid, *answers.get(&(partition, live.rid))?))).collect();
             let next = elect(&seen.value, &live, &holds, Rules::ALL);
-            open.extend(next.map(|next| Election { partition, seen, next }));
+            open.extend(next.map(|next| Election::of(partition, &seen, next)));
         }
         while !open.is_empty() {
             open = self.run_elections(session, open).await;

@@ -5,7 +5,7 @@
 use crate::alive::{Alive, live_session};
 use crate::broker::Broker;
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
-use crate::elections::vacancies;
+use crate::elections::{Vacancy, vacancies};
 use crate::loss::{self, DiskStory};
 use crate::partitions::shard::ShardMsg;
 use crate::peers::Peer;
@@ -22,6 +22,7 @@ use millpond_core::replica::Input;
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use millpond_metadata::keys::Key;
+use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Follow, Image, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,8 +31,8 @@ use tokio_util::sync::CancellationToken;
 /// Pause between tries while the metadata store cannot be used.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How often vacancies are looked for besides at once when a session ends: what could not be filled is tried again.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often vacancies are looked for that no controller has filled.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
@@ -47,6 +48,8 @@ pub(crate) struct Fleet {
     opening: FuturesUnordered<OpeningTask>,
     /// The elections under way; at most one round.
     electing: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Records of what nobody led at the last look.
+    vacant: BTreeSet<(PartitionId, Revision)>,
 }
 
 impl Fleet {
@@ -62,6 +65,7 @@ impl Fleet {
             local: BTreeMap::new(),
             opening: FuturesUnordered::new(),
             electing: FuturesUnordered::new(),
+            vacant: BTreeSet::new(),
         };
         fleet.note_sessions();
         fleet.open_all(recovered, story).await?;
@@ -135,15 +139,16 @@ impl Fleet {
         for partition in partitions {
             self.assign(partition);
         }
-        if !brokers.is_empty() {
-            self.fill_vacancies();
-        }
     }
 
-    /// Elects where nobody leads and this broker may.
+    /// Elects where nobody leads and this broker may. The controller is faster: this is for when there is none, and many that elect
+    /// at the same time only hinder each other. So what was not vacant at the last look is left alone.
     fn fill_vacancies(&mut self) {
         let Some(session) = self.broker.session_handle().get().filter(|_| self.electing.is_empty()) else { return };
-        let vacancies = vacancies(self.follow.image(), session);
+        let mut vacancies = vacancies(self.follow.image(), session);
+        let found = vacancies.iter().map(Vacancy::record).collect();
+        let before = std::mem::replace(&mut self.vacant, found);
+        vacancies.retain(|vacancy| before.contains(&vacancy.record()));
         if !vacancies.is_empty() {
             let broker = self.broker.clone();
             self.electing.push(Box::pin(async move { broker.fill(session, vacancies).await }));

@@ -16,6 +16,7 @@ mod suspect;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod wishes;
 
 use crate::config::InternalTls;
 use crate::partitions::links::{LinkMsg, Links};

@@ -5,11 +5,12 @@
 use crate::alive::Alive;
 use crate::partitions::shard::{Proposed, ShardMsg};
 use crate::session::SessionHandle;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use millpond_core::records::{Leader, PartitionRecord};
 use millpond_core::replica::Input;
+use millpond_log::LeaderEpoch;
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Outcome, RecordChange, Session, Store, StoreError, Versioned};
+use millpond_metadata::store::{Election, Outcome, RecordChange, Session, Store, StoreError, Versioned};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
@@ -47,8 +48,13 @@ pub(crate) async fn run(
 
 /// Tries each proposal once; returns those whose outcome is not known.
 async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Proposed>) -> Vec<Proposed> {
+    // A leader that hands over proposes an election; everything else keeps its epoch (rule E4).
+    let (transfers, tries): (Vec<Proposed>, Vec<Proposed>) =
+        tries.into_iter().partition(|proposed| proposed.proposal.heir.is_some());
+    let elections: Vec<Election> = transfers.iter().map(election).collect();
     let changes: Vec<RecordChange> = tries.iter().map(change).collect();
-    let outcomes = store.change_records(session, None, &changes).await;
+    let (elected, changed) =
+        join(store.elect(session, None, &elections), store.change_records(session, None, &changes)).await;
     let settle = |(proposed, outcome): (Proposed, Result<Outcome, StoreError>)| async move {
         match outcome {
             Ok(Outcome::Committed { revision }) => {
@@ -66,7 +72,11 @@ async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Propo
             }
         }
     };
-    join_all(tries.into_iter().zip(outcomes).map(settle)).await.into_iter().flatten().collect()
+    join_all(transfers.into_iter().zip(elected).chain(tries.into_iter().zip(changed)).map(settle))
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// A compared key has moved for good: what holds now is read and told first, then that this proposal never will (rule K5).
@@ -88,6 +98,14 @@ async fn conflicted(store: &Store, alive: &Alive, proposed: Proposed) -> Option<
 
 fn tell(proposed: &Proposed, alive: &Alive, seen: &Versioned<PartitionRecord>) {
     alive.assign(&proposed.shard, proposed.partition, seen);
+}
+
+/// TXN-ELECT of the heir: its session is compared, and this broker's own (rule E9).
+fn election(proposed: &Proposed) -> Election {
+    let Proposed { partition, proposal, .. } = proposed;
+    let next = proposal.record.clone();
+    let epoch = LeaderEpoch(next.epoch.0 - 1);
+    Election { partition: *partition, base: Revision(proposal.base), epoch, next }
 }
 
 fn change(proposed: &Proposed) -> RecordChange {

@@ -289,6 +289,12 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
         fleet.run(until).await;
         Ok(())
     });
+    // Elects, also where this broker is the only one.
+    let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
+    tasks.spawn(async move {
+        controls.await;
+        Ok(())
+    });
     broker.wait_for_proof().await;
     // The doors open only now: what a client is told is proven.
     let until = shutdown.clone();
@@ -303,11 +309,6 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     });
     tasks.spawn(async move {
         carried.await;
-        Ok(())
-    });
-    let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
-    tasks.spawn(async move {
-        controls.await;
         Ok(())
     });
     let office = office::run(broker.clone(), registrar, registration, shutdown.clone());

@@ -1,6 +1,7 @@
 //! Who leads next (rules E1 to E7). Any broker may decide it from what it read; the transaction compares all of it again.
 
 use crate::records::{Leader, PartitionRecord};
+pub use crate::replica::won;
 use crate::replica::{Live, removal};
 use crate::rules::{Rule, Rules};
 use millpond_log::{LeaderEpoch, Offset, Rid};
@@ -59,19 +60,6 @@ pub fn elect(
 pub fn short_of_committed(answers: &BTreeMap<Rid, Holds>) -> Option<Offset> {
     let committed = answers.values().map(|holds| holds.hw).max()?;
     answers.values().any(|holds| holds.durable < committed).then_some(committed)
-}
-
-/// The record once `winner` leads.
-#[must_use]
-pub fn won(record: &PartitionRecord, winner: Live, live: &[Live]) -> PartitionRecord {
-    let alive = |rid: &&Rid| **rid == winner.rid || live.iter().any(|live| live.rid == **rid);
-    let mut isr: Vec<Rid> = record.isr.iter().filter(alive).copied().collect();
-    if !isr.contains(&winner.rid) {
-        isr.push(winner.rid);
-    }
-    let elr = removal(record, &isr);
-    let leader = Some(Leader { rid: winner.rid, inc: winner.inc });
-    PartitionRecord { leader, epoch: LeaderEpoch(record.epoch.0 + 1), isr, elr, ..record.clone() }
 }
 
 /// The record once `winner` leads although it may lack what was committed (rule E7).

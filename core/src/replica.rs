@@ -8,12 +8,14 @@ mod isr;
 mod leader;
 mod push;
 mod step;
+mod transfer;
 
-pub use isr::{Proposal, removal};
+pub use isr::{Proposal, removal, won};
 pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
 pub use step::{
     Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Visible,
 };
+pub use transfer::Transfer;
 
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
@@ -153,6 +155,10 @@ impl Replica {
             }
             Input::Manifest { log_start, tiered_end } => self.note_manifest(log_start, tiered_end, out),
             Input::TimestampType(kind) => self.timestamp_type = kind,
+            Input::Transfer(wish) => {
+                self.begin_handover(now, wish);
+                self.consider_isr(now, out);
+            }
             Input::Tick => self.consider_isr(now, out),
         }
     }

@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 /// Name of their cluster.
 const CLUSTER: &str = "test";
 
+/// Bytes of the WAL of each.
+pub const WAL_BYTES: u64 = 24 << 20;
+
 /// The brokers that run, and what they share.
 pub struct TestBrokers {
     dir: TempDir,
@@ -50,6 +53,7 @@ impl TestBrokers {
     pub fn config(&self, id: u32) -> Config {
         let mut config = config(&self.folder(id));
         config.id = BrokerId(id);
+        config.wal_bytes = WAL_BYTES;
         config.rack = Some(format!("r{id}"));
         config.cluster_secret = Some(Secret::new(b"known to the brokers of this test").expect("it is long enough"));
         config

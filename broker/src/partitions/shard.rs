@@ -148,6 +148,8 @@ struct Slot {
     told: Option<(PushHead, Offset)>,
     /// To whom a follower answers: the stream of the newest push.
     answers: Option<AnswerSender>,
+    /// Batches that wait for the end of a transfer of leadership.
+    held: Vec<Produce>,
     /// The log was taken apart, and is being read again under this ticket.
     rebuilding: Option<u64>,
 }
@@ -209,6 +211,8 @@ pub(crate) struct Shard {
     fault: Option<String>,
     outputs: Vec<Output>,
     to_publish: Vec<PartitionId>,
+    /// Partitions with batches that need wait no longer.
+    to_release: Vec<PartitionId>,
 }
 
 /// Starts a shard. It ends, with `Err` and the reason, when the WAL fails (rule W2); with `Ok` when every sender is gone.
@@ -242,6 +246,7 @@ pub(crate) fn spawn(
         fault: None,
         outputs: Vec::new(),
         to_publish: Vec::new(),
+        to_release: Vec::new(),
     };
     (sender, tokio::spawn(shard.run()))
 }
@@ -273,6 +278,7 @@ impl Shard {
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
             }
+            self.release();
             self.hand_to_wal();
             self.publish();
             self.ask();
@@ -304,13 +310,31 @@ impl Shard {
         held.into_iter().for_each(|partition| self.step(partition, Input::Session(inc)));
     }
 
-    fn on_produce(&mut self, mut produce: Produce) {
-        if !self.slots.contains_key(&produce.partition) {
+    fn on_produce(&mut self, produce: Produce) {
+        let Some(slot) = self.slots.get_mut(&produce.partition) else {
             let gone = ApiError::new(ErrorCode::NotLeaderOrFollower, "this broker holds no replica of the partition");
             // The requester may have gone away; there is nobody else to tell.
             let _ = produce.reply.send(Err(gone));
             return;
+        };
+        // Rule E9: it waits, with what it holds, and is then told who leads; or appended here, in its turn.
+        if slot.replica.hands_over_to().is_some() || !slot.held.is_empty() {
+            return slot.held.push(produce);
         }
+        self.append(produce);
+    }
+
+    /// Goes on with what waited for a transfer that has ended.
+    fn release(&mut self) {
+        for partition in std::mem::take(&mut self.to_release) {
+            let Some(slot) = self.slots.get_mut(&partition) else { continue };
+            for produce in std::mem::take(&mut slot.held) {
+                self.append(produce);
+            }
+        }
+    }
+
+    fn append(&mut self, mut produce: Produce) {
         let token = Token(self.replies.insert(produce.reply) as u64);
         let input = Input::Produce { token, batch: produce.batch, latest: produce.latest, acks: produce.acks };
         let written_before = self.marks.len();
@@ -359,6 +383,7 @@ impl Shard {
             followers: Vec::new(),
             told: None,
             answers: None,
+            held: Vec::new(),
             rebuilding: None,
         };
         self.slots.insert(partition, slot);
@@ -436,6 +461,10 @@ impl Shard {
         }
         self.outputs = outputs;
         self.tell_followers(partition);
+        let waits = |slot: &Slot| !slot.held.is_empty() && slot.replica.hands_over_to().is_none();
+        if self.slots.get(&partition).is_some_and(waits) {
+            self.to_release.push(partition);
+        }
     }
 
     /// What a leader says beside its batches, and where its log ends, is told to the links whenever it moved.

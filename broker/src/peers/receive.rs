@@ -4,6 +4,7 @@
 //! and a disk that is slow stops the leader, through the window. Nothing is dropped silently.
 
 use super::meters::Window;
+use super::wishes::WISHES_MAX;
 use super::{FRAME_BYTES, Shared, suspect, wire};
 use crate::partitions::links::{Answer, AnswerSender, Pushed};
 use crate::partitions::shard::ShardMsg;
@@ -101,6 +102,21 @@ impl Replication for ReplicationService {
             replica: Some(wire::replica_out(session.rid, session.inc)),
             held: held.into_iter().map(|(partition, holds)| wire::held_out(partition, holds)).collect(),
         }))
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<proto::TransferRequest>,
+    ) -> Result<Response<proto::TransferResponse>, Status> {
+        proven(&request)?;
+        let asked = request.into_inner().handovers;
+        if asked.len() > WISHES_MAX {
+            return Err(Status::invalid_argument(format!("at most {WISHES_MAX} partitions at once")));
+        }
+        let wishes: Result<Vec<_>, _> = asked.iter().map(wire::wish_in).collect();
+        let wishes = wishes.map_err(|nonsense| Status::invalid_argument(nonsense.to_string()))?;
+        self.shared.take_wishes(&wishes);
+        Ok(Response::new(proto::TransferResponse {}))
     }
 
     async fn reach(&self, request: Request<proto::ReachRequest>) -> Result<Response<proto::ReachResponse>, Status> {

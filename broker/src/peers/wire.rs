@@ -5,7 +5,7 @@ use crate::partitions::links::Answer;
 use bytes::Bytes;
 use millpond_core::election::Holds;
 use millpond_core::records::Leader;
-use millpond_core::replica::{Cursor, Placed, Push, PushHead, PushReply, Said};
+use millpond_core::replica::{Cursor, Live, Placed, Push, PushHead, PushReply, Said, Transfer};
 use millpond_log::{Batch, Incarnation, LeaderEpoch, Offset, PartitionId, Rid, TimestampMs, TopicId, WalGen};
 use millpond_proto::internal as proto;
 
@@ -177,6 +177,23 @@ pub(super) fn held_out(partition: PartitionId, holds: Holds) -> proto::Held {
         durable_end: holds.durable.0,
         high_watermark: holds.hw.0,
     }
+}
+
+pub(super) fn wish_out(partition: PartitionId, wish: &Transfer) -> proto::Handover {
+    proto::Handover {
+        topic: topic_out(partition.topic),
+        partition: partition.index,
+        epoch: wish.epoch.0,
+        to: Some(replica_out(wish.to.rid, wish.to.inc)),
+        within_ms: u32::try_from(wish.within_ms).unwrap_or(u32::MAX),
+    }
+}
+
+pub(super) fn wish_in(wish: &proto::Handover) -> Read<(PartitionId, Transfer)> {
+    let (rid, inc) = replica_in(wish.to.as_ref().ok_or(Nonsense("a transfer says to whom"))?);
+    let within_ms = u64::from(wish.within_ms);
+    let transfer = Transfer { epoch: epoch(wish.epoch)?, to: Live { rid, inc }, within_ms };
+    Ok((partition_in(&wish.topic, wish.partition)?, transfer))
 }
 
 pub(super) fn held_in(held: &proto::Held) -> Read<(PartitionId, Holds)> {

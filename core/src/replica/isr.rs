@@ -2,9 +2,9 @@
 
 use super::leader::Follower;
 use super::{Live, Now, Output, Replica, Role};
-use crate::records::PartitionRecord;
+use crate::records::{Leader, PartitionRecord};
 use crate::rules::Rule;
-use millpond_log::Rid;
+use millpond_log::{LeaderEpoch, Rid};
 
 /// A change of the partition's record that its leader wants: one transaction, compared with `base`, with the leader's own
 /// session and, if someone joins, with that session too (rules K3, K4, I5).
@@ -16,11 +16,14 @@ pub struct Proposal {
     pub record: PartitionRecord,
     /// Who joins the ISR, in which incarnation.
     pub joining: Option<Live>,
+    /// Who is to lead: the proposal is an election, and that session is compared (rules E3, E9).
+    pub heir: Option<Live>,
 }
 
 impl Replica {
     /// Proposes what the record lacks, unless a proposal is open.
     pub(super) fn consider_isr(&mut self, now: Now, out: &mut Vec<Output>) {
+        self.end_handover(now);
         let Some(proposal) = self.wanted_change(now) else { return };
         let Role::Leader(leading) = &mut self.role else { return };
         leading.pending = Some(proposal.clone());
@@ -32,7 +35,9 @@ impl Replica {
     pub(super) fn proposal_failed(&mut self, now: Now, base: u64, out: &mut Vec<Output>) {
         let Role::Leader(leading) = &mut self.role else { return };
         if leading.pending.as_ref().is_some_and(|pending| pending.base == base) {
-            leading.pending = None;
+            let failed = leading.pending.take();
+            // Its heir may not lead, or the record has moved.
+            leading.handover = leading.handover.filter(|_| failed.is_none_or(|failed| failed.heir.is_none()));
             self.advance(out);
             self.consider_isr(now, out);
         }
@@ -43,7 +48,10 @@ impl Replica {
         if leading.pending.is_some() {
             return None;
         }
-        let propose = |record, joining| Some(Proposal { base: leading.revision, record, joining });
+        if leading.handover.is_some() {
+            return self.election_of_heir(now);
+        }
+        let propose = |record, joining| Some(Proposal { base: leading.revision, record, joining, heir: None });
         if let Some(record) = self.without_laggards(now) {
             return propose(record, None);
         }
@@ -115,6 +123,19 @@ impl Replica {
         elr.retain(|rid| replicas.contains(&rid.broker));
         Some(PartitionRecord { isr, elr, replicas, adding: Vec::new(), removing: Vec::new(), ..record.clone() })
     }
+}
+
+/// The record once `winner` leads (rules E3, E4): who has no live session leaves the ISR.
+#[must_use]
+pub fn won(record: &PartitionRecord, winner: Live, live: &[Live]) -> PartitionRecord {
+    let alive = |rid: &&Rid| **rid == winner.rid || live.iter().any(|live| live.rid == **rid);
+    let mut isr: Vec<Rid> = record.isr.iter().filter(alive).copied().collect();
+    if !isr.contains(&winner.rid) {
+        isr.push(winner.rid);
+    }
+    let elr = removal(record, &isr);
+    let leader = Some(Leader { rid: winner.rid, inc: winner.inc });
+    PartitionRecord { leader, epoch: LeaderEpoch(record.epoch.0 + 1), isr, elr, ..record.clone() }
 }
 
 /// The ELR once the ISR is `isr` (rule I2): who leaves an ISR that is too small to commit still holds everything committed.

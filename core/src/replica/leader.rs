@@ -1,5 +1,6 @@
 //! The leader's part: appends, the progress of its followers, the high watermark (rules R2, R8, R9, I1, I3).
 
+use super::transfer::Handover;
 use super::{
     Acks, Appended, Assignment, Cursor, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal, Replica,
     Role, Said, Token, chain_hash,
@@ -19,6 +20,8 @@ pub(super) struct Leading {
     pub(super) revision: u64,
     /// The one change of the record that is not resolved (rule I3).
     pub(super) pending: Option<Proposal>,
+    /// The transfer of leadership that is under way (rule E9).
+    pub(super) handover: Option<Handover>,
     /// Counts the cursors: a later one has the higher nonce.
     pub(super) nonce: u64,
     /// The live replicas that are pushed to.
@@ -71,6 +74,7 @@ impl Replica {
             record,
             revision,
             pending: None,
+            handover: None,
             nonce: 0,
             followers: BTreeMap::new(),
             leso: self.at_end.end,
@@ -187,7 +191,11 @@ impl Replica {
 
     fn judge(&mut self, append_time: TimestampMs, batch: &Batch, acks: Acks) -> Result<Verdict, Refusal> {
         let record = match &self.role {
-            Role::Leader(leading) => &leading.record,
+            Role::Leader(leading) => match &leading.handover {
+                // Rule E9: nothing is admitted that the heir might lack.
+                Some(_) => return Err(Refusal::NotLeader { leader: self.hands_over_to() }),
+                None => &leading.record,
+            },
             Role::Follower { leader, .. } => return Err(Refusal::NotLeader { leader: *leader }),
         };
         let isr = u32::try_from(record.isr.len()).expect("an ISR is a handful of brokers");

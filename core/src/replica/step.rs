@@ -2,6 +2,7 @@
 
 use super::isr::Proposal;
 use super::push::{Cursor, Placed, Push, PushReply};
+use super::transfer::Transfer;
 use crate::records::PartitionRecord;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
@@ -112,6 +113,8 @@ pub enum Input {
     },
     /// The topic's timestamp type changed.
     TimestampType(TimestampType),
+    /// Somebody else is to lead (rule E9).
+    Transfer(Transfer),
     /// Time has passed.
     Tick,
 }

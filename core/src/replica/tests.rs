@@ -3,6 +3,7 @@
 mod follows;
 mod leads;
 mod syncs;
+mod transfers;
 
 use super::*;
 use crate::records::Leader;

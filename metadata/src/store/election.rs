@@ -5,17 +5,27 @@ use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::Key;
 use crate::kv::{Revision, Write};
 use millpond_core::records::PartitionRecord;
-use millpond_log::PartitionId;
+use millpond_log::{LeaderEpoch, PartitionId};
 
-/// An election that was decided on `seen`.
+/// An election that was decided on the record at `base`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Election {
     /// The partition.
     pub partition: PartitionId,
-    /// What it was decided on.
-    pub seen: Versioned<PartitionRecord>,
-    /// What is to hold: a leader, and the epoch after `seen`'s.
+    /// Revision of the record it was decided on.
+    pub base: Revision,
+    /// Epoch of that record.
+    pub epoch: LeaderEpoch,
+    /// What is to hold: a leader, and the epoch after that one.
     pub next: PartitionRecord,
+}
+
+impl Election {
+    /// The election that makes `next` of `seen`.
+    #[must_use]
+    pub fn of(partition: PartitionId, seen: &Versioned<PartitionRecord>, next: PartitionRecord) -> Election {
+        Election { partition, base: seen.revision, epoch: seen.value.epoch, next }
+    }
 }
 
 impl Store {
@@ -41,14 +51,13 @@ impl Store {
     }
 
     fn election(&self, actor: &Session, controller: Option<Revision>, election: &Election) -> Transition {
-        let Election { partition, seen, next } = election;
+        let Election { partition, base, epoch, next } = election;
         let leader = next.leader.as_ref().expect("an election has a winner");
-        assert_eq!(next.epoch.0, seen.value.epoch.0 + 1, "every election bumps the epoch by one (rule E4)");
+        assert_eq!(next.epoch.0, epoch.0 + 1, "every election bumps the epoch by one (rule E4)");
         assert!(next.isr.contains(&leader.rid), "a leader is in sync with itself (rule E3)");
         let key = self.keys.encode(&Key::Partition(*partition));
         let value = codec::value(next);
-        let mut guards =
-            vec![self.own_session(actor), self.live_session(leader), Guard::unmoved(key.clone(), seen.revision)];
+        let mut guards = vec![self.own_session(actor), self.live_session(leader), Guard::unmoved(key.clone(), *base)];
         guards.extend(controller.map(|control| self.in_control(control)));
         let leadership = self.keys.encode(&Key::Leadership(*partition));
         let writes =

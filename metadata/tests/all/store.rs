@@ -275,7 +275,7 @@ async fn every_transition_is_fenced_by_the_actors_session() {
     assert_eq!(store.alter_topic_config(&gone, &record, &BTreeMap::new()).await, Ok(Outcome::Fenced));
     assert_eq!(store.delete_topic(&gone, &record).await, Ok(Outcome::Fenced));
     let next = elected(&seen.value, &live);
-    let election = Election { partition: partition(1, 0), seen, next };
+    let election = Election::of(partition(1, 0), &seen, next);
     assert_eq!(store.elect(&gone, None, &[election]).await, [Ok(Outcome::Fenced)]);
     assert_eq!(store.commit_tier(&gone, &[commit(1, 0, Revision::ABSENT, "r")]).await, [Ok(TierOutcome::Fenced)]);
     assert_eq!(store.bump_gc_epoch(&gone, TimestampMs(0), HOUR).await, Ok(Bumped::Not(Outcome::Fenced)));
@@ -471,11 +471,8 @@ async fn elections_compare_partition_candidate_and_controller() {
     create(&store, &first, "t", 1, 3).await;
     let id = partition(1, 0);
     let seen = partition_record(&store, id).await;
-    let election = |seen: &Versioned<PartitionRecord>, winner: &Session| Election {
-        partition: id,
-        seen: seen.clone(),
-        next: elected(&seen.value, winner),
-    };
+    let election =
+        |seen: &Versioned<PartitionRecord>, winner: &Session| Election::of(id, seen, elected(&seen.value, winner));
     let won = store.elect(&first, None, &[election(&seen, &second)]).await;
     let revision = committed(won[0].as_ref().expect("up"));
     let now = partition_record(&store, id).await;
@@ -552,9 +549,9 @@ async fn failed_members_of_a_batch_are_retried_singly() {
     let mut elections: Vec<Election> = image
         .partitions
         .into_iter()
-        .map(|(partition, seen)| Election { partition, next: elected(&seen.value, &session), seen })
+        .map(|(partition, seen)| Election::of(partition, &seen, elected(&seen.value, &session)))
         .collect();
-    elections[7].seen.revision = Revision(elections[7].seen.revision.0 - 1);
+    elections[7].base = Revision(elections[7].base.0 - 1);
     let before = lossy.txns.load(Ordering::SeqCst);
     let answers = store.elect(&session, None, &elections).await;
     // A batch of 40 that failed, its 39 others, and a batch of 20.
@@ -616,7 +613,7 @@ async fn tier_commits_need_the_leadership_they_were_decided_under() {
     assert_eq!(store.commit_tier(&second, &[commit(1, 0, Revision::ABSENT, "1")]).await, [Ok(TierOutcome::Fenced)]);
     let seen = partition_record(&store, id).await;
     let next = elected(&seen.value, &first);
-    store.elect(&first, None, &[Election { partition: id, seen, next }]).await[0].as_ref().expect("up");
+    store.elect(&first, None, &[Election::of(id, &seen, next)]).await[0].as_ref().expect("up");
     assert_eq!(store.commit_tier(&first, &[commit(1, 0, Revision::ABSENT, "1")]).await, [Ok(TierOutcome::Fenced)]);
     let current = TierCommit { epoch: LeaderEpoch(2), ..commit(1, 0, Revision::ABSENT, "1") };
     assert!(matches!(store.commit_tier(&first, &[current]).await[0], Ok(TierOutcome::Committed { .. })));

@@ -46,6 +46,8 @@ pub(crate) struct Etcd {
     pub(crate) manifest: Manifest,
     pub(crate) gc_epoch: u64,
     pub(crate) elections: u64,
+    /// Elections that leaders asked for (rule E9).
+    pub(crate) transfers: u64,
     rules: Rules,
 }
 
@@ -66,6 +68,7 @@ impl Etcd {
             manifest,
             gc_epoch: 2,
             elections: 0,
+            transfers: 0,
             rules,
         }
     }
@@ -103,8 +106,11 @@ impl Etcd {
     pub(crate) fn propose(&mut self, from: &Live, proposal: &Proposal) -> bool {
         let holds = proposal.base == self.record_revision
             && self.alive(from)
-            && proposal.joining.is_none_or(|joining| self.alive(&joining));
+            && proposal.joining.is_none_or(|joining| self.alive(&joining))
+            && proposal.heir.is_none_or(|heir| self.alive(&heir));
         if holds {
+            self.transfers += u64::from(proposal.heir.is_some());
+            self.elections += u64::from(proposal.heir.is_some());
             self.put_record(proposal.record.clone());
         }
         holds

@@ -29,6 +29,8 @@ pub struct Run {
     pub acknowledged: u64,
     /// Elections.
     pub elections: u64,
+    /// Those of them that a leader asked for (rule E9).
+    pub transfers: u64,
     /// Disks that were lost.
     pub wipes: u64,
     /// Simulated time, in milliseconds.
@@ -57,6 +59,7 @@ pub fn run(seed: u64, rules: Rules, tell: bool) -> Run {
         trace: world.trace,
         acknowledged: world.acknowledged() as u64,
         elections: world.etcd.elections,
+        transfers: world.etcd.transfers,
         wipes: world.wipes,
         simulated_ms: world.now_ms,
     }

@@ -40,7 +40,8 @@ fn main() -> ExitCode {
         }
     };
     let rules = asked.without.map_or(Rules::ALL, Rules::without);
-    let (mut failed, mut acknowledged, mut elections, mut wipes, mut simulated_ms) = (0u64, 0, 0, 0, 0);
+    let (mut failed, mut acknowledged, mut elections, mut transfers, mut wipes, mut simulated_ms) =
+        (0u64, 0, 0, 0, 0, 0);
     for seed in asked.from..asked.from + asked.seeds {
         let run = millpond_sim::run(seed, rules, asked.tell);
         if let Some(violation) = &run.violation {
@@ -49,11 +50,12 @@ fn main() -> ExitCode {
         }
         acknowledged += run.acknowledged;
         elections += run.elections;
+        transfers += run.transfers;
         wipes += run.wipes;
         simulated_ms += run.simulated_ms;
     }
     println!(
-        "seeds={} from={} violations={failed} acknowledged={acknowledged} elections={elections} lost_disks={wipes} simulated_hours={:.1}",
+        "seeds={} from={} violations={failed} acknowledged={acknowledged} elections={elections} transfers={transfers} lost_disks={wipes} simulated_hours={:.1}",
         asked.seeds,
         asked.from,
         simulated_ms as f64 / 3_600_000.0

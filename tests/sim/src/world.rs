@@ -7,7 +7,7 @@ use crate::node::{Effect, Node, Upload};
 use crate::rng::Rng;
 use millpond_core::records::PartitionRecord;
 use millpond_core::replica::{
-    Acks, Appended, Assignment, Input, Live, Now, Placed, Proposal, Push, PushReply, Refusal, Token,
+    Acks, Appended, Assignment, Input, Live, Now, Placed, Proposal, Push, PushReply, Refusal, Token, Transfer,
 };
 use millpond_core::rules::{Rule, Rules};
 use millpond_log::{Batch, BrokerId, LeaderEpoch, Offset, Rid, TimestampMs, WalGen};
@@ -99,9 +99,10 @@ pub(crate) enum Action {
     HealWire,
     MinIsr,
     Wait,
+    Transfer,
 }
 
-const ACTIONS: [(Action, u32, bool); 26] = [
+const ACTIONS: [(Action, u32, bool); 27] = [
     (Action::Deliver, 120, false),
     (Action::Produce, 30, false),
     (Action::Sync, 60, false),
@@ -128,6 +129,7 @@ const ACTIONS: [(Action, u32, bool); 26] = [
     (Action::HealWire, 6, false),
     (Action::MinIsr, 3, true),
     (Action::Wait, 2, true),
+    (Action::Transfer, 5, true),
 ];
 
 /// What happens when nothing goes wrong any more.
@@ -332,6 +334,7 @@ impl World {
                 self.step(node, Input::MinIsr(min_isr))?;
             }
             Action::Wait => self.now_ms += 300,
+            Action::Transfer => self.transfer(node)?,
         }
         self.check()
     }
@@ -567,6 +570,14 @@ impl World {
             let from = Live { rid: self.nodes[node].rid(), inc };
             self.wire.push(Msg::Propose { from, proposal });
         }
+    }
+
+    /// A leader is asked to hand over (rule E9). Whoever asks goes by what it saw, so the wish may be out of date.
+    fn transfer(&mut self, node: usize) -> Checked {
+        let to = self.nodes[self.rng.below(self.nodes.len())].id;
+        let Some(to) = self.etcd.sessions.get(&to).copied() else { return Ok(()) };
+        let (epoch, within_ms) = (self.etcd.record.epoch, 50 + self.rng.below(1_000) as u64);
+        self.step(node, Input::Transfer(Transfer { epoch, to, within_ms }))
     }
 
     fn reconnect(&mut self, node: usize) -> Checked {

@@ -643,7 +643,7 @@ impl World {
         let mut next = seen.value.clone();
         next.leader = Some(Leader { rid: self.session.rid, inc: self.session.inc });
         next.epoch = LeaderEpoch(next.epoch.0 + 1);
-        let election = Election { partition: PARTITION, seen, next: next.clone() };
+        let election = Election::of(PARTITION, &seen, next.clone());
         let elected = self.store.elect(&self.session, None, &[election]).await.remove(0);
         let store::Outcome::Committed { revision } = elected.map_err(|error| error.to_string())? else {
             return Err("the election was not written".to_owned());
