@@ -400,3 +400,39 @@ async fn confluent_kafka_follows_leaders_that_move() {
     assert!(count > 1_000, "{count} records");
     fleet.stop().await;
 }
+
+/// A leader that says nothing any more, though its connections stand: a producer and a consumer go on with the next one, long before
+/// their requests would time out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_leave_a_leader_that_stands_still() {
+    let mut fleet = ProcessFleet::start(&FleetOptions::new(3)).await.expect("it needs nothing but this machine");
+    let client = fleet.connect().await;
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    let partition = fleet.wait_until_in_sync().await.remove(0).partitions.remove(0);
+    let leader = partition.leader.expect("it is led").0 as usize;
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+    let send = async |number: u32| {
+        let record = ProducerRecord::new(TOPIC).partition(0).value(number.to_be_bytes().to_vec());
+        producer.send(record).await.expect("there is room").await.expect("acknowledged")
+    };
+    let mut consumer = reader(&client, ConsumerConfig::default(), 0).await;
+    send(0).await;
+    assert_eq!(next(&mut consumer, 1).await, [0]);
+    fleet.pause(leader);
+    let paused = std::time::Instant::now();
+    send(1).await;
+    let acknowledged = paused.elapsed();
+    assert_eq!(next(&mut consumer, 1).await, [1]);
+    let read = paused.elapsed();
+    assert!(read < client.config().request_timeout, "acknowledged after {acknowledged:?}, read after {read:?}");
+    println!("acknowledged after {acknowledged:?}, read after {read:?}");
+    // It comes back as a follower, and what it had taken for its own is not in the log.
+    fleet.resume(leader);
+    fleet.wait_until_in_sync().await;
+    send(2).await;
+    assert_eq!(next(&mut consumer, 1).await, [2]);
+    producer.close().await;
+    fleet.stop().await;
+}
