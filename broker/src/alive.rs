@@ -1,4 +1,4 @@
-//! The brokers that are alive, as the metadata image says. A hint: whatever is decided on it is compared again (rule K3).
+//! The brokers that are alive, and which of them controls, as the metadata image says. A hint: whatever is decided on it is compared again (rule K3).
 
 use crate::api::BrokerDescription;
 use crate::partitions::shard::{ShardMsg, ShardSender};
@@ -16,6 +16,7 @@ pub(crate) type Sessions = BTreeMap<BrokerId, Versioned<SessionRecord>>;
 #[derive(Clone, Default)]
 pub(crate) struct Alive {
     sessions: Arc<RwLock<Arc<Sessions>>>,
+    controller: Arc<RwLock<Option<BrokerId>>>,
 }
 
 impl Alive {
@@ -27,6 +28,17 @@ impl Alive {
     /// Replaces them.
     pub(crate) fn set(&self, sessions: Sessions) {
         *self.sessions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(sessions);
+    }
+
+    /// The broker that acts as controller, as far as is known, if it is alive.
+    pub(crate) fn controller(&self) -> Option<BrokerId> {
+        let controller = *self.controller.read().unwrap_or_else(PoisonError::into_inner);
+        controller.filter(|controller| self.sessions().contains_key(controller))
+    }
+
+    /// Notes who acts as controller.
+    pub(crate) fn set_controller(&self, controller: Option<BrokerId>) {
+        *self.controller.write().unwrap_or_else(PoisonError::into_inner) = controller;
     }
 
     /// Tells a shard of a partition's record, with the live sessions of its replicas.

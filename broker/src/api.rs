@@ -19,6 +19,8 @@ pub struct ApiError {
     pub message: String,
     /// When to come back, if the broker asks for a pause.
     pub retry_after: Option<Duration>,
+    /// Whether the request may have taken effect all the same, or may yet.
+    pub maybe_done: bool,
     /// Who leads the partition, where that is why and another is known to.
     pub leader: Option<Box<CurrentLeader>>,
 }
@@ -26,7 +28,13 @@ pub struct ApiError {
 impl ApiError {
     /// An error with its message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> ApiError {
-        ApiError { code, message: message.into(), retry_after: None, leader: None }
+        ApiError { code, message: message.into(), retry_after: None, maybe_done: false, leader: None }
+    }
+
+    /// The same error, of a request that may have taken effect.
+    #[must_use]
+    pub(crate) fn in_doubt(self) -> ApiError {
+        ApiError { maybe_done: true, ..self }
     }
 }
 

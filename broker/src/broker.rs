@@ -118,8 +118,8 @@ impl Broker {
     /// Waits while the broker's produce memory is full, until `timeout`.
     ///
     /// # Errors
-    /// At once: nothing was appended. From the future: `REQUEST_TIMED_OUT` and `NOT_LEADER_OR_FOLLOWER` may have happened;
-    /// the same batch with the same sequence settles it. Everything else did not happen.
+    /// At once: nothing was appended. From the future: it may have happened if the error says so, and the same batch with the same
+    /// sequence settles it; else it did not.
     pub async fn produce(
         &self,
         request: ProduceRequest,
@@ -145,8 +145,8 @@ impl Broker {
         let committed = async move {
             let appended = tokio::time::timeout_at(deadline.into(), answer)
                 .await
-                .map_err(|_| timed_out("the batch was not committed in time; it may still be"))
-                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping())))
+                .map_err(|_| timed_out("the batch was not committed in time; it may still be").in_doubt())
+                .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping().in_doubt())))
                 .map_err(|error| {
                     failed(&broker.inner.metrics, &tracing::Span::current(), &error);
                     broker.naming_leader(&TopicRef::Id(topic.record.id), partition, error)
@@ -227,7 +227,7 @@ impl Broker {
         let sessions = self.inner.alive.sessions();
         ClusterDescription {
             id: self.inner.cluster_id.clone(),
-            controller: Some(self.id()),
+            controller: self.inner.alive.controller(),
             brokers: sessions.iter().map(|(id, seen)| alive::describe(*id, &seen.value)).collect(),
         }
     }
@@ -241,7 +241,8 @@ impl Broker {
     /// State of one partition's log.
     pub fn partition_status(&self, partition: PartitionId) -> Result<PartitionStatus, ApiError> {
         let handle = self.partition(&TopicRef::Id(partition.topic), partition.index)?;
-        let view = handle.local()?.view.borrow().clone();
+        let named = |error| self.naming_leader(&TopicRef::Id(partition.topic), partition.index, error);
+        let view = handle.local().map_err(named)?.view.borrow().clone();
         Ok(PartitionStatus {
             log_start: view.visible.log_start,
             tiered_end: view.visible.tiered_end,

@@ -26,6 +26,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often it is looked whether the time for something has come. What happens in the cluster is acted on at once.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How often a broker that does not control looks who does: only clients are told, and any broker does for them what they ask of it.
+const NOTE_INTERVAL: Duration = Duration::from_secs(2);
+
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
 
@@ -73,12 +76,19 @@ pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationTo
 async fn take(broker: &Broker, store: &Store) -> (Session, Revision) {
     loop {
         if let Some(session) = broker.session_handle().get() {
-            let taken = match store.control_vacant().await {
+            let vacant = tokio::select! {
+                vacant = store.control_vacant() => vacant,
+                never = note_controller(broker, store) => match never {},
+            };
+            let taken = match vacant {
                 Ok(()) => store.take_control(&session).await,
                 Err(error) => Err(error),
             };
             match taken {
-                Ok(Outcome::Committed { revision }) => return (session, revision),
+                Ok(Outcome::Committed { revision }) => {
+                    broker.inner().alive.set_controller(Some(broker.id()));
+                    return (session, revision);
+                }
                 // Another broker was faster.
                 Ok(Outcome::Conflict) => {}
                 // Rule K5: taken again, it is found in place.
@@ -87,6 +97,19 @@ async fn take(broker: &Broker, store: &Store) -> (Session, Revision) {
             }
         }
         tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Keeps note of who acts as controller, for clients who ask.
+async fn note_controller(broker: &Broker, store: &Store) -> std::convert::Infallible {
+    let mut look = tokio::time::interval(NOTE_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        // While the store is away, whoever was known last is as good an answer as any.
+        if let Ok(seen) = store.controller().await {
+            broker.inner().alive.set_controller(seen.map(|seen| seen.value.rid.broker));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Floor 1. No clients, no retries, no policy. The promises of the wire are written in the `.proto` files.
 
+mod codec;
 mod convert;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
@@ -31,6 +32,9 @@ pub const ERROR_DOMAIN: &str = "millpond";
 
 /// Key in the metadata of `google.rpc.ErrorInfo` that says whether the same request may succeed later: `true` or `false`.
 pub const ERROR_RETRIABLE: &str = "retriable";
+
+/// Key in the same metadata that is there, and `true`, if the request may have taken effect all the same.
+pub const ERROR_MAYBE_DONE: &str = "maybe_done";
 
 /// Keys in the same metadata that say who leads the partition, where another broker was asked: its id, its epoch, and where it speaks
 /// gRPC, `host:port`.

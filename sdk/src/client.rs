@@ -4,7 +4,7 @@ use crate::backoff::Backoff;
 use crate::connection::{Dialer, Tls, addresses};
 use crate::error::Error;
 use crate::metadata::{Image, Known, Leader};
-use millpond_log::ErrorCode;
+use millpond_log::{BrokerId, ErrorCode};
 use millpond_proto::v1::admin_client::AdminClient;
 use millpond_proto::v1::log_client::LogClient;
 use millpond_proto::{MESSAGE_BYTES_MAX, v1};
@@ -15,6 +15,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
+
+/// How long one broker is waited for with a question that any of them answers at once; then the next is asked. A broker that is
+/// stopped, or cut off, must not hold the client while others know better.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a broker that failed to answer is asked last.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -71,6 +78,8 @@ struct Inner {
     asking: tokio::sync::Mutex<()>,
     /// Channels for unary calls, by address.
     channels: Mutex<HashMap<String, Channel>>,
+    /// When an address last failed to answer: others are asked first for a while.
+    silent: Mutex<HashMap<String, Instant>>,
 }
 
 /// Whether a call that may have taken effect may be made again.
@@ -102,11 +111,11 @@ impl Client {
             tls: config.tls.clone(),
         };
         let image = RwLock::new(Image::default());
-        let (asking, channels) = (tokio::sync::Mutex::new(()), Mutex::new(HashMap::new()));
-        let client = Client { inner: Arc::new(Inner { config, dialer, image, asking, channels }) };
+        let (asking, channels, silent) = (tokio::sync::Mutex::new(()), Mutex::default(), Mutex::default());
+        let client = Client { inner: Arc::new(Inner { config, dialer, image, asking, channels, silent }) };
         let mut failures: Vec<Error> = Vec::new();
         for address in &client.inner.config.bootstrap {
-            match client.learn_from(address, &[], false).await {
+            match client.learn_from(address, &[], false, client.inner.config.request_timeout).await {
                 Ok(_) => return Ok(client),
                 Err(error) => failures.push(client.inner.dialer.explain(address, error).await),
             }
@@ -158,6 +167,23 @@ impl Client {
         self.inner.image.read().unwrap_or_else(PoisonError::into_inner).reader(topic, partition)
     }
 
+    /// Takes a broker's word of who leads a partition. Returns whether it was news: then there is nothing to ask for.
+    pub(crate) fn adopt(&self, topic: &str, partition: u32, error: &Error) -> bool {
+        let Some(leader) = error.leader.as_deref() else { return false };
+        self.inner.image.write().unwrap_or_else(PoisonError::into_inner).adopt(topic, partition, leader)
+    }
+
+    /// Where a broker is reached, from what is known.
+    pub(crate) fn address(&self, broker: BrokerId) -> Option<String> {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).address(broker)
+    }
+
+    /// Notes that a broker owes an answer: others are asked first for a while.
+    pub(crate) fn suspect(&self, address: &str) {
+        let mut silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.insert(address.to_owned(), Instant::now());
+    }
+
     /// Why a partition has no leader, as far as is known.
     pub(crate) fn leaderless(&self, topic: &str, partition: u32) -> Error {
         self.inner.image.read().unwrap_or_else(PoisonError::into_inner).leaderless(topic, partition)
@@ -176,10 +202,16 @@ impl Client {
             return Ok(known);
         }
         let names = [topic.to_owned()];
+        // A creation takes its time; any other answer is at hand, or the broker is not well.
+        let patience = if create {
+            self.inner.config.request_timeout
+        } else {
+            self.inner.config.request_timeout.min(ANSWER_PATIENCE)
+        };
         let ask = |address: String| {
             let names = &names;
             async move {
-                match self.learn_from(&address, names, create).await?.pop() {
+                match self.learn_from(&address, names, create, patience).await?.pop() {
                     Some((_, error)) => Err(error),
                     None => Ok(()),
                 }
@@ -251,6 +283,9 @@ impl Client {
                 },
                 None => self.leaderless(topic, partition),
             };
+            if self.adopt(topic, partition, &error) && Instant::now() < deadline {
+                continue;
+            }
             failures += 1;
             let Some(pause) = self.pause(&error, failures, deadline) else { return Err(error) };
             sleep(pause).await;
@@ -287,11 +322,14 @@ impl Client {
         loop {
             let mut newest = None;
             for address in self.addresses() {
-                let error = match timeout_at(deadline, call(address)).await {
+                let error = match timeout_at(deadline, call(address.clone())).await {
                     Ok(Ok(answer)) => return Ok(answer),
                     Ok(Err(error)) => error,
                     Err(_) => return Err(newest.unwrap_or_else(|| Error::connection("no answer in time"))),
                 };
+                if error.is_connection() {
+                    self.suspect(&address);
+                }
                 let may_repeat = repeat == Repeat::Safe || !error.maybe_done;
                 if !error.retriable || !may_repeat || !worth(&error) {
                     return Err(error);
@@ -312,24 +350,32 @@ impl Client {
         (error.retriable && Instant::now() + pause < deadline).then_some(pause)
     }
 
-    /// Every address worth asking: the brokers known, then the bootstrap addresses.
+    /// Every address worth asking: the brokers known, then the bootstrap addresses; those that owe answers last.
     fn addresses(&self) -> Vec<String> {
         let mut addresses = self.inner.image.read().unwrap_or_else(PoisonError::into_inner).addresses();
         let unknown: Vec<&String> =
             self.inner.config.bootstrap.iter().filter(|address| !addresses.contains(address)).collect();
         let unknown: Vec<String> = unknown.into_iter().cloned().collect();
         addresses.extend(unknown);
+        let silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.sort_by_key(|address| silent.get(address).is_some_and(|since| since.elapsed() < SILENCE));
         addresses
     }
 
-    async fn learn_from(&self, address: &str, names: &[String], create: bool) -> Result<Vec<(String, Error)>, Error> {
+    async fn learn_from(
+        &self,
+        address: &str,
+        names: &[String],
+        create: bool,
+        patience: Duration,
+    ) -> Result<Vec<(String, Error)>, Error> {
         let topics = names.iter().map(|name| v1::TopicRef::name(name.clone())).collect();
         let request = v1::MetadataRequest { topics, allow_auto_create: create };
         let ask = |channel: Channel| {
             let request = request.clone();
             async move { answer(log_client(channel).metadata(request).await) }
         };
-        let told = timeout(self.inner.config.request_timeout, ask(self.unary_channel(address)?)).await;
+        let told = timeout(patience, ask(self.unary_channel(address)?)).await;
         let told = told.map_err(|_| Error::connection("no answer in time"))??;
         let mut image = self.inner.image.write().unwrap_or_else(PoisonError::into_inner);
         image.learn(names, told, Instant::now())

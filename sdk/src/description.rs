@@ -31,6 +31,10 @@ pub struct PartitionDescription {
     pub replicas: Vec<BrokerId>,
     /// Brokers whose copy is complete.
     pub isr: Vec<BrokerId>,
+    /// Brokers not in sync that hold everything committed all the same: they may lead when nobody in sync is left.
+    pub elr: Vec<BrokerId>,
+    /// Brokers of `replicas` that are not alive.
+    pub offline: Vec<BrokerId>,
     /// Why no broker may lead it any more, if that is so.
     pub loss: Option<PartitionLoss>,
 }
@@ -135,6 +139,8 @@ impl From<v1::PartitionDescription> for PartitionDescription {
             leader_epoch: LeaderEpoch(partition.leader_epoch),
             replicas: brokers(partition.replicas),
             isr: brokers(partition.isr),
+            elr: brokers(partition.elr),
+            offline: brokers(partition.offline),
             loss: partition.loss.map(PartitionLoss::from),
         }
     }

@@ -1,8 +1,12 @@
 //! The one error of the client. It answers: what was it, may I try again, may it have happened?
 
-use millpond_log::ErrorCode;
+use crate::metadata::Leader;
 use millpond_log::batch::BatchError;
-use millpond_proto::{ERROR_DOMAIN, ERROR_RETRIABLE, v1};
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset};
+use millpond_proto::{
+    ERROR_DOMAIN, ERROR_LEADER, ERROR_LEADER_EPOCH, ERROR_LEADER_GRPC, ERROR_MAYBE_DONE, ERROR_RETRIABLE, v1,
+};
+use std::collections::HashMap;
 use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -22,18 +26,39 @@ pub struct Error {
     pub retry_after: Option<Duration>,
     /// What happened and what to do.
     pub message: String,
+    /// The first offset at which the log is no longer what the consumer has read: an unclean election replaced what came after.
+    /// The partition rests until it is sought.
+    pub diverging: Option<Offset>,
+    /// Who leads the partition, if the broker said so.
+    pub(crate) leader: Option<Box<Leader>>,
 }
 
 impl Error {
     /// An error that the client found itself; nothing was sent.
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Error {
-        let (retriable, message) = (code.retriable(), message.into());
-        Error { code: Some(code), retriable, maybe_done: false, retry_after: None, message }
+        Error { code: Some(code), retriable: code.retriable(), maybe_done: false, ..Error::connection(message) }
+    }
+
+    /// The log is not the one that was read: it differs from `first` on.
+    pub(crate) fn truncated(first: Offset, position: Offset) -> Error {
+        let message = format!(
+            "the log was truncated: it holds other records, or none, from offset {first} on, and was read up to {position}; seek to \
+             go on"
+        );
+        Error { diverging: Some(first), ..Error::new(ErrorCode::OffsetOutOfRange, message).given_up() }
     }
 
     /// A failure of the connection: the call may or may not have arrived.
     pub(crate) fn connection(message: impl Into<String>) -> Error {
-        Error { code: None, retriable: true, maybe_done: true, retry_after: None, message: message.into() }
+        Error {
+            code: None,
+            retriable: true,
+            maybe_done: true,
+            retry_after: None,
+            message: message.into(),
+            diverging: None,
+            leader: None,
+        }
     }
 
     /// The same error, saying where it happened.
@@ -75,12 +100,18 @@ impl Error {
 impl From<v1::Error> for Error {
     fn from(error: v1::Error) -> Error {
         let code = ErrorCode::from_name(&error.reason).unwrap_or(ErrorCode::UnknownServerError);
+        let leader = error.leader.map(|leader| Leader {
+            broker: BrokerId(leader.id),
+            epoch: LeaderEpoch(leader.epoch),
+            address: leader.grpc,
+        });
         Error {
             code: Some(code),
             retriable: error.retriable,
-            maybe_done: code == ErrorCode::RequestTimedOut,
+            maybe_done: error.maybe_done || code == ErrorCode::RequestTimedOut,
             retry_after: error.retry_after_ms.map(Duration::from_millis),
-            message: if error.message.is_empty() { error.reason } else { error.message },
+            leader: leader.map(Box::new),
+            ..Error::connection(if error.message.is_empty() { error.reason } else { error.message })
         }
     }
 }
@@ -104,9 +135,10 @@ impl From<Status> for Error {
         Error {
             code: Some(code),
             retriable: info.metadata.get(ERROR_RETRIABLE).map_or(code.retriable(), |said| said == "true"),
-            maybe_done: code == ErrorCode::RequestTimedOut,
+            maybe_done: info.metadata.contains_key(ERROR_MAYBE_DONE) || code == ErrorCode::RequestTimedOut,
             retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
-            message: status.message().to_owned(),
+            leader: named_leader(&info.metadata).map(Box::new),
+            ..Error::connection(status.message())
         }
     }
 }
@@ -114,9 +146,17 @@ impl From<Status> for Error {
 impl From<BatchError> for Error {
     /// A batch that was read and is no good.
     fn from(error: BatchError) -> Error {
-        let (code, message) = (error.code(), error.to_string());
-        Error { code: Some(code), retriable: false, maybe_done: false, retry_after: None, message }
+        Error::new(error.code(), error.to_string()).given_up()
     }
+}
+
+/// The leader that a status names.
+fn named_leader(metadata: &HashMap<String, String>) -> Option<Leader> {
+    Some(Leader {
+        broker: BrokerId(metadata.get(ERROR_LEADER)?.parse().ok()?),
+        epoch: LeaderEpoch(metadata.get(ERROR_LEADER_EPOCH)?.parse().ok()?),
+        address: metadata.get(ERROR_LEADER_GRPC)?.clone(),
+    })
 }
 
 /// What a status says, and the innermost reason under it.
@@ -153,6 +193,21 @@ mod tests {
     }
 
     #[test]
+    fn the_leader_is_read_off_the_status_and_off_the_message() {
+        let expected = Leader { broker: BrokerId(2), epoch: LeaderEpoch(7), address: "b:7400".to_owned() };
+        let mut details = ErrorDetails::new();
+        let told = [("leader", "2"), ("leader_epoch", "7"), ("leader_grpc", "b:7400"), ("maybe_done", "true")];
+        let told = told.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        details.set_error_info("NOT_LEADER_OR_FOLLOWER", ERROR_DOMAIN, told);
+        let error = Error::from(Status::with_error_details(Code::FailedPrecondition, "elsewhere", details));
+        assert_eq!((error.leader.as_deref(), error.maybe_done), (Some(&expected), true));
+        let leader = Some(v1::CurrentLeader { id: 2, epoch: 7, grpc: "b:7400".to_owned() });
+        let reason = "NOT_LEADER_OR_FOLLOWER".to_owned();
+        let error = Error::from(v1::Error { reason, leader, ..Default::default() });
+        assert_eq!(error.leader.as_deref(), Some(&expected));
+    }
+
+    #[test]
     fn other_statuses_are_failures_of_the_connection() {
         let error = Error::from(Status::unavailable("tcp connect error"));
         assert!(error.is_connection() && error.retriable && error.maybe_done);
@@ -163,8 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_timeout_leaves_a_refused_request_in_doubt() {
+    fn a_refused_request_is_in_doubt_after_a_timeout_or_where_the_broker_says_so() {
         let read = |reason: &str| Error::from(v1::Error { reason: reason.to_owned(), ..Default::default() });
+        let deposed = v1::Error { reason: "NOT_LEADER_OR_FOLLOWER".to_owned(), maybe_done: true, ..Default::default() };
+        assert!(Error::from(deposed).maybe_done);
         assert!(read("REQUEST_TIMED_OUT").maybe_done);
         assert!(!read("NOT_LEADER_OR_FOLLOWER").maybe_done);
         assert_eq!(read("SOMETHING_NEW").code, Some(ErrorCode::UnknownServerError));

@@ -63,6 +63,32 @@ impl Image {
         Error::new(ErrorCode::LeaderNotAvailable, message)
     }
 
+    /// Takes the word of a broker that another leads a partition, unless what is known is as new (KIP-951). Returns whether it was
+    /// news.
+    pub(crate) fn adopt(&mut self, topic: &str, partition: u32, leader: &Leader) -> bool {
+        let Some(known) = self.topics.get_mut(topic) else { return false };
+        let index = partition as usize;
+        if known.topic.partitions.get(index).is_none_or(|known| known.leader_epoch >= leader.epoch) {
+            return false;
+        }
+        let partition = &mut Arc::make_mut(&mut known.topic).partitions[index];
+        (partition.leader, partition.leader_epoch) = (Some(leader.broker), leader.epoch);
+        let named = BrokerDescription {
+            id: leader.broker,
+            rack: None,
+            grpc: leader.address.clone(),
+            kafka: String::new(),
+            http: String::new(),
+        };
+        self.brokers.entry(leader.broker).or_insert(named).grpc.clone_from(&leader.address);
+        true
+    }
+
+    /// Where a broker is reached.
+    pub(crate) fn address(&self, broker: BrokerId) -> Option<String> {
+        self.brokers.get(&broker).map(|broker| broker.grpc.clone())
+    }
+
     /// Addresses of all brokers.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.brokers.values().map(|broker| broker.grpc.clone()).collect()
@@ -79,13 +105,20 @@ impl Image {
             return Err(Error::new(ErrorCode::UnknownServerError, "metadata about other topics than were asked for"));
         }
         let brokers = answer.brokers.into_iter().map(BrokerDescription::from);
+        let known_before = std::mem::take(&mut self.brokers);
         self.brokers = brokers.map(|broker| (broker.id, broker)).collect();
         let mut failed = Vec::new();
         for (name, told) in names.iter().zip(answer.topics) {
             match told.result {
                 Some(v1::topic_metadata::Result::Topic(topic)) => {
-                    let topic = Arc::new(TopicDescription::try_from(topic)?);
-                    self.topics.insert(name.clone(), Known { topic, at: now });
+                    let mut topic = TopicDescription::try_from(topic)?;
+                    if let Some(known) = self.topics.get(name).filter(|known| known.topic.id == topic.id) {
+                        for leader in keep_newer(&known.topic.partitions, &mut topic.partitions) {
+                            let before = known_before.get(&leader);
+                            before.map(|before| self.brokers.entry(leader).or_insert_with(|| before.clone()));
+                        }
+                    }
+                    self.topics.insert(name.clone(), Known { topic: Arc::new(topic), at: now });
                 }
                 Some(v1::topic_metadata::Result::Error(error)) => {
                     self.topics.remove(name);
@@ -95,5 +128,68 @@ impl Image {
             }
         }
         Ok(failed)
+    }
+}
+
+/// Keeps what is known of a later epoch than a broker told that has not heard of it yet. Returns the leaders so kept.
+fn keep_newer(known: &[PartitionDescription], told: &mut [PartitionDescription]) -> Vec<BrokerId> {
+    let mut kept = Vec::new();
+    for (known, told) in known.iter().zip(told) {
+        if known.leader_epoch > told.leader_epoch {
+            told.clone_from(known);
+            kept.extend(known.leader);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(leader: u32, epoch: u32) -> v1::MetadataResponse {
+        let broker = |id: u32| v1::BrokerDescription { id, grpc: format!("b{id}:7400"), ..Default::default() };
+        let partition =
+            v1::PartitionDescription { index: 0, leader: Some(leader), leader_epoch: epoch, ..Default::default() };
+        let id = millpond_log::TopicId(1).to_string();
+        let topic =
+            v1::TopicDescription { id, name: "t".to_owned(), partitions: vec![partition], ..Default::default() };
+        let result = Some(v1::topic_metadata::Result::Topic(topic));
+        v1::MetadataResponse {
+            brokers: vec![broker(1), broker(2)],
+            topics: vec![v1::TopicMetadata { result }],
+            ..Default::default()
+        }
+    }
+
+    fn leader(image: &Image) -> Option<(u32, u32, String)> {
+        image.leader("t", 0).map(|leader| (leader.broker.0, leader.epoch.0, leader.address))
+    }
+
+    fn told(broker: u32, epoch: u32, address: &str) -> Leader {
+        Leader { broker: BrokerId(broker), epoch: LeaderEpoch(epoch), address: address.to_owned() }
+    }
+
+    #[test]
+    fn the_newest_leader_is_kept_whoever_tells() {
+        let mut image = Image::default();
+        let learn = |image: &mut Image, leader, epoch| {
+            let failed = image.learn(&["t".to_owned()], answer(leader, epoch), Instant::now());
+            assert!(failed.expect("an answer to the question").is_empty());
+        };
+        assert!(!image.adopt("t", 0, &told(2, 9, "b2:7400")), "nothing is known of the topic");
+        learn(&mut image, 1, 3);
+        assert!(!image.adopt("t", 0, &told(2, 3, "b2:7400")), "no newer than what is known");
+        assert!(!image.adopt("t", 1, &told(2, 4, "b2:7400")), "no such partition");
+        assert!(image.adopt("t", 0, &told(3, 4, "b3:7400")), "a broker that was not known either");
+        assert_eq!(leader(&image), Some((3, 4, "b3:7400".to_owned())));
+        learn(&mut image, 1, 3);
+        assert_eq!(
+            leader(&image),
+            Some((3, 4, "b3:7400".to_owned())),
+            "a broker that lags knows neither it nor its epoch"
+        );
+        learn(&mut image, 2, 6);
+        assert_eq!(leader(&image), Some((2, 6, "b2:7400".to_owned())));
     }
 }

@@ -2,6 +2,7 @@
 //! sockets. Each can be stopped and started again on its data.
 
 use crate::broker::config;
+use millpond_broker::api::BrokerDescription;
 use millpond_broker::secret::Secret;
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Broker, Components, Config, Running, start};
@@ -18,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Name of their cluster.
 const CLUSTER: &str = "test";
+
+/// Bytes of the WAL of each.
+pub const WAL_BYTES: u64 = 24 << 20;
 
 /// The brokers that run, and what they share.
 pub struct TestBrokers {
@@ -49,6 +53,7 @@ impl TestBrokers {
     pub fn config(&self, id: u32) -> Config {
         let mut config = config(&self.folder(id));
         config.id = BrokerId(id);
+        config.wal_bytes = WAL_BYTES;
         config.rack = Some(format!("r{id}"));
         // Balance waits for a short calm, so that it happens while a test looks.
         config.controller.calm_ms = 1_000;
@@ -95,6 +100,15 @@ impl TestBrokers {
     #[must_use]
     pub fn handle(&self, id: u32) -> &Broker {
         &self.running[&id].0.broker
+    }
+
+    /// Where a broker is reached.
+    ///
+    /// # Panics
+    /// If it does not run.
+    #[must_use]
+    pub fn addresses(&self, id: u32) -> &BrokerDescription {
+        &self.running[&id].0.addresses
     }
 
     /// The gRPC addresses of those that run, as a client takes them.

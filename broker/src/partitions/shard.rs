@@ -606,5 +606,6 @@ impl Shard {
 }
 
 fn refused(refusal: Refusal) -> ApiError {
-    ApiError::new(refusal.code(), refusal.to_string())
+    let error = ApiError::new(refusal.code(), refusal.to_string());
+    if matches!(refusal, Refusal::Deposed { .. }) { error.in_doubt() } else { error }
 }

@@ -15,6 +15,10 @@ pub(super) struct PartitionState {
     pub(super) leader_epoch: u32,
     pub(super) replicas: Vec<u32>,
     pub(super) isr: Vec<u32>,
+    /// Not in sync, and still with everything committed.
+    pub(super) elr: Vec<u32>,
+    /// Not alive.
+    pub(super) offline: Vec<u32>,
     pub(super) log_start: Option<u64>,
     pub(super) tiered_end: Option<u64>,
     pub(super) high_watermark: Option<u64>,
@@ -61,6 +65,8 @@ impl PartitionState {
             leader_epoch: partition.leader_epoch.0,
             replicas: ids(&partition.replicas),
             isr: ids(&partition.isr),
+            elr: ids(&partition.elr),
+            offline: ids(&partition.offline),
             log_start: status.map(|status| status.log_start.0),
             tiered_end: status.map(|status| status.tiered_end.0),
             high_watermark: status.map(|status| status.high_watermark.0),
@@ -103,6 +109,8 @@ impl PartitionState {
             leader_epoch: millpond_sdk::LeaderEpoch(7),
             replicas: vec![BrokerId(0), BrokerId(1)],
             isr: vec![BrokerId(0)],
+            elr: vec![BrokerId(1)],
+            offline: vec![BrokerId(1)],
             loss: None,
         };
         PartitionState::new(&partition, Some(PartitionStatus::default()))

@@ -274,6 +274,8 @@ impl Described {
                 partition.leader.map_or("-".to_owned(), |leader| leader.to_string()),
                 ids(&partition.replicas),
                 ids(&partition.isr),
+                ids(&partition.elr),
+                ids(&partition.offline),
                 number(partition.log_start),
                 number(partition.tiered_end),
                 number(partition.high_watermark),
@@ -281,7 +283,8 @@ impl Described {
                 size(partition.tiered_bytes),
             ]
         };
-        let heading = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "TIERED", "END", "TAIL", "IN STORE"];
+        let heading =
+            ["PARTITION", "LEADER", "REPLICAS", "ISR", "ELR", "OFFLINE", "START", "TIERED", "END", "TAIL", "IN STORE"];
         for partition in &self.partitions {
             if let Some(loss) = &partition.loss {
                 text.push_str(&status::loss_line(&self.name, partition.partition, loss));

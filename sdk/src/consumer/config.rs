@@ -24,6 +24,8 @@ impl IsolationLevel {
 }
 
 /// What to do when the position does not exist: records were deleted, or never there. Kafka's `auto.offset.reset`.
+///
+/// Where an unclean election took records away that were read before, the last two go on where the log parts from what was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffsetReset {
     /// Say so: nothing is skipped silently. The partition stops until it is sought elsewhere.
@@ -62,6 +64,8 @@ pub struct ConsumerConfig {
     pub scan: bool,
     /// Whether each batch's checksum is verified. `check.crcs`.
     pub check_crcs: bool,
+    /// Where the consumer is: partitions are read from a replica in this rack, where one is in sync. Kafka's `client.rack`.
+    pub rack: Option<String>,
     /// Most records one `poll` returns. `max.poll.records`.
     pub poll_records_max: usize,
     /// Pauses between tries.
@@ -77,6 +81,7 @@ impl Default for ConsumerConfig {
             read_ahead_bytes: 32 << 20,
             scan: false,
             check_crcs: true,
+            rack: None,
             poll_records_max: 500,
             retry_backoff: Backoff::default(),
         }

@@ -46,7 +46,7 @@ pub(super) enum Step {
     /// A record at or after the position.
     Record(ConsumerRecord),
     /// A batch is done: the position is at least `end`, and `size` bytes are no longer held.
-    BatchDone { end: Offset, size: usize },
+    BatchDone { end: Offset, size: usize, leader_epoch: LeaderEpoch },
     /// All batches are done.
     Done,
 }
@@ -77,7 +77,10 @@ impl Decoder {
                 let Some(batch) = self.batches.pop_front() else { return Ok(Step::Done) };
                 match self.open(&batch, position)? {
                     Some(open) => self.open = Some(open),
-                    None => return Ok(Step::BatchDone { end: batch.end_offset(), size: batch.size() }),
+                    None => {
+                        let (end, size, leader_epoch) = (batch.end_offset(), batch.size(), batch.leader_epoch());
+                        return Ok(Step::BatchDone { end, size, leader_epoch });
+                    }
                 }
                 continue;
             };
@@ -100,9 +103,9 @@ impl Decoder {
                     }));
                 }
                 None => {
-                    let (end, size) = (open.end, open.size);
+                    let (end, size, leader_epoch) = (open.end, open.size, open.leader_epoch);
                     self.open = None;
-                    return Ok(Step::BatchDone { end, size });
+                    return Ok(Step::BatchDone { end, size, leader_epoch });
                 }
             }
         }
@@ -215,7 +218,7 @@ mod tests {
                     position = record.offset.plus(1);
                     values.push(String::from_utf8_lossy(&record.value.unwrap_or_default()).into_owned());
                 }
-                Step::BatchDone { end, size } => (position, released) = (position.max(end), released + size),
+                Step::BatchDone { end, size, .. } => (position, released) = (position.max(end), released + size),
                 Step::Done => break,
             }
         }

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::record::TopicPartition;
 use millpond_log::batch::Batch;
-use millpond_log::{ErrorCode, Offset, ProducerId};
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, ProducerId};
 use millpond_proto::v1;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep_until};
 /// How long a topic may be unknown before the consumer says so: longer than news of a creation travels.
 const UNKNOWN_TOPIC_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a partition is read from its leader after the nearest replica was not well, before the leader is asked for one again.
+const STEER_PAUSE: Duration = Duration::from_secs(10);
+
 /// How long the fetcher sleeps when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -31,7 +34,8 @@ pub(super) type Generation = u64;
 /// What the consumer asks.
 pub(super) enum Command {
     /// Fetches a partition from an offset, in place of what was fetched before.
-    Start { partition: TopicPartition, generation: Generation, offset: Offset },
+    /// `epoch` is that of the record before, if it was read.
+    Start { partition: TopicPartition, generation: Generation, offset: Offset, epoch: Option<LeaderEpoch> },
     /// Stops fetching a partition.
     Stop { partition: TopicPartition },
     /// Bytes that came from a broker are no longer held.
@@ -82,6 +86,12 @@ struct Partition {
     generation: Generation,
     /// First offset not received.
     next: Offset,
+    /// Leader epoch of the record before it, if that was read: the broker tells if its log is another one (KIP-595).
+    epoch: Option<LeaderEpoch>,
+    /// The replica to read from in place of the leader, which named it (KIP-392).
+    nearest: Option<Arc<str>>,
+    /// Read from the leader until then, although a rack is wanted: the replica in it was not well.
+    leader_until: Option<Instant>,
     state: State,
     failures: u32,
     unknown_since: Option<Instant>,
@@ -156,10 +166,19 @@ impl Fetcher {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { partition, generation, offset } => {
+            Command::Start { partition, generation, offset, epoch } => {
                 self.stop(&partition);
                 let state = State::Waiting { until: Instant::now(), stale: false };
-                let started = Partition { generation, next: offset, state, failures: 0, unknown_since: None };
+                let started = Partition {
+                    generation,
+                    next: offset,
+                    epoch,
+                    nearest: None,
+                    leader_until: None,
+                    state,
+                    failures: 0,
+                    unknown_since: None,
+                };
                 self.partitions.insert(partition, started);
             }
             Command::Stop { partition } => self.stop(&partition),
@@ -175,10 +194,12 @@ impl Fetcher {
     }
 
     fn stop(&mut self, partition: &TopicPartition) {
-        let Some(Partition { state: State::Active { link, subscription }, .. }) = self.partitions.remove(partition)
-        else {
-            return;
-        };
+        if let Some(Partition { state: State::Active { link, subscription }, .. }) = self.partitions.remove(partition) {
+            self.unsubscribe(link, subscription);
+        }
+    }
+
+    fn unsubscribe(&mut self, link: LinkId, subscription: u64) {
         if let Some(link) = self.links.values_mut().find(|known| known.id == link) {
             link.subscriptions.remove(&subscription);
             let reference = v1::FetchSubscriptionRef { subscription_id: subscription };
@@ -186,9 +207,25 @@ impl Fetcher {
         }
     }
 
+    /// Asks leaders again for the nearest replica, where that was put off.
+    fn steer_again(&mut self, now: Instant) {
+        let mut left = Vec::new();
+        for partition in self.partitions.values_mut() {
+            if partition.leader_until.is_some_and(|until| until <= now) {
+                partition.leader_until = None;
+                if let State::Active { link, subscription } = partition.state {
+                    partition.state = State::Waiting { until: now, stale: false };
+                    left.push((link, subscription));
+                }
+            }
+        }
+        left.into_iter().for_each(|(link, subscription)| self.unsubscribe(link, subscription));
+    }
+
     /// Subscribes whatever waits and may.
     fn subscribe(&mut self) {
         let now = Instant::now();
+        self.steer_again(now);
         let waiting: Vec<TopicPartition> = self
             .partitions
             .iter()
@@ -198,24 +235,28 @@ impl Fetcher {
         for name in waiting {
             let stale = matches!(self.partitions[&name].state, State::Waiting { stale: true, .. });
             match self.client.reader(&name.topic, name.partition) {
-                Some(reader) if !stale => self.subscribe_at(&name, reader.address.into(), reader.epoch.0),
+                Some(reader) if !stale => {
+                    let nearest = self.partitions[&name].nearest.clone();
+                    self.subscribe_at(&name, nearest.unwrap_or_else(|| reader.address.into()), reader.epoch);
+                }
                 _ => self.refresh(&name.topic, now),
             }
         }
     }
 
-    fn subscribe_at(&mut self, name: &TopicPartition, address: Arc<str>, leader_epoch: u32) {
+    fn subscribe_at(&mut self, name: &TopicPartition, address: Arc<str>, leader_epoch: LeaderEpoch) {
         let subscription = self.subscriptions_made;
         self.subscriptions_made += 1;
         let partition = self.partitions.get_mut(name).expect("it waits");
+        let asks_leader = partition.nearest.is_none() && partition.leader_until.is_none();
         let command = v1::FetchSubscribe {
             subscription_id: subscription,
             topic: Some(v1::TopicRef::name(&*name.topic)),
             partition: name.partition,
             offset: partition.next.0,
-            current_leader_epoch: Some(leader_epoch),
-            last_fetched_epoch: None,
-            rack: None,
+            current_leader_epoch: Some(leader_epoch.0),
+            last_fetched_epoch: partition.epoch.map(|epoch| epoch.0),
+            rack: self.config.rack.clone().filter(|_| asks_leader),
         };
         let link = match self.links.entry(Arc::clone(&address)) {
             std::collections::btree_map::Entry::Occupied(link) => link.into_mut(),
@@ -259,6 +300,14 @@ impl Fetcher {
             link.subscriptions.remove(&push.subscription_id);
             return self.refused(&name, Error::from(error));
         }
+        if let Some(nearest) = push.preferred_replica {
+            link.subscriptions.remove(&push.subscription_id);
+            return self.steered(&name, BrokerId(nearest));
+        }
+        if let Some(diverging) = push.diverging {
+            link.subscriptions.remove(&push.subscription_id);
+            return self.diverged(&name, Offset(diverging.end_offset));
+        }
         let mut batches = Vec::new();
         loop {
             match Batch::take(&mut bytes) {
@@ -269,7 +318,9 @@ impl Fetcher {
         }
         partition.failures = 0;
         partition.unknown_since = None;
-        partition.next = batches.last().map_or(partition.next, |last| last.end_offset().max(partition.next));
+        if let Some(last) = batches.last().filter(|last| last.end_offset() > partition.next) {
+            (partition.next, partition.epoch) = (last.end_offset(), Some(last.leader_epoch()));
+        }
         *self.held.entry(Arc::clone(&address)).or_default() += size;
         let aborted = push.aborted.iter().map(|aborted| Aborted {
             producer: ProducerId(aborted.producer_id),
@@ -287,8 +338,59 @@ impl Fetcher {
         }));
     }
 
+    /// The leader named a replica that is nearer.
+    fn steered(&mut self, name: &TopicPartition, nearest: BrokerId) {
+        let address = self.client.address(nearest);
+        let partition = self.partitions.get_mut(name).expect("a subscription has its partition");
+        match address {
+            Some(address) => {
+                partition.nearest = Some(address.into());
+                partition.state = State::Waiting { until: Instant::now(), stale: false };
+            }
+            // A broker that was not known yet.
+            None => self.retry(name, None),
+        }
+    }
+
+    /// Goes back to the leader if the partition was read elsewhere; says whether it was.
+    fn leave_nearest(&mut self, name: &TopicPartition) -> bool {
+        let Some(partition) = self.partitions.get_mut(name) else { return false };
+        if partition.nearest.take().is_none() {
+            return false;
+        }
+        let now = Instant::now();
+        partition.leader_until = Some(now + STEER_PAUSE);
+        partition.state = State::Waiting { until: now, stale: false };
+        true
+    }
+
+    /// The log is no longer the one that was read: it differs from `first` on.
+    fn diverged(&mut self, name: &TopicPartition, first: Offset) {
+        let partition = self.partitions.get_mut(name).expect("a subscription has its partition");
+        let first = first.min(partition.next);
+        let error = Error::truncated(first, partition.next);
+        if self.config.offset_reset == OffsetReset::Fail {
+            return self.fail(name, error);
+        }
+        tracing::warn!(partition = %name, %error, "going on where the log parts from what was read");
+        (partition.next, partition.epoch) = (first, None);
+        partition.state = State::Waiting { until: Instant::now(), stale: false };
+        let generation = partition.generation;
+        self.tell(Event::Reset { partition: name.clone(), generation, offset: first });
+    }
+
     /// A subscription ended with an error.
     fn refused(&mut self, name: &TopicPartition, error: Error) {
+        let moved = self.client.adopt(&name.topic, name.partition, &error);
+        if self.leave_nearest(name) {
+            tracing::debug!(partition = %name, %error, "the nearest replica refused; back to the leader");
+            return;
+        }
+        if moved {
+            let partition = self.partitions.get_mut(name).expect("a subscription has its partition");
+            partition.state = State::Waiting { until: Instant::now(), stale: false };
+            return;
+        }
         if error.code == Some(ErrorCode::OffsetOutOfRange) {
             return self.out_of_range(name, error);
         }
@@ -354,7 +456,9 @@ impl Fetcher {
             tracing::warn!(%error, "fetch stream broke; subscribing again");
         }
         for name in link.subscriptions.into_values() {
-            self.retry(&name, error.retry_after);
+            if !self.leave_nearest(&name) {
+                self.retry(&name, error.retry_after);
+            }
         }
     }
 
@@ -380,7 +484,7 @@ impl Fetcher {
                 match result {
                     Ok(found) => {
                         let offset = found.unwrap_or(partition.next);
-                        partition.next = offset;
+                        (partition.next, partition.epoch) = (offset, None);
                         partition.state = State::Waiting { until: Instant::now(), stale: false };
                         self.tell(Event::Reset { partition: name, generation, offset });
                     }
@@ -419,6 +523,7 @@ impl Fetcher {
         let now = Instant::now();
         let waiting = self.partitions.iter().filter_map(|(name, partition)| match partition.state {
             State::Waiting { until, .. } if !self.refreshing.contains(&name.topic) => Some(until),
+            State::Active { .. } => partition.leader_until,
             _ => None,
         });
         waiting.min().unwrap_or(now + IDLE)

@@ -8,6 +8,7 @@ use crate::backoff::Backoff;
 use crate::error::Error;
 use millpond_log::ErrorCode;
 use millpond_log::batch::{Batch, ProducerStamp};
+use millpond_log::limits::PRODUCER_EXPIRY_MS;
 use millpond_log::{ProducerEpoch, ProducerId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,6 +16,16 @@ use tokio::time::Instant;
 
 /// Highest epoch a producer may use (rule X1); after it comes a new id.
 const EPOCH_MAX: ProducerEpoch = ProducerEpoch(32_766);
+
+/// How long a leader is taken to know a producer after it took a batch of it: far less than producers are remembered for.
+const KNOWN_FOR: Duration = Duration::from_secs(3600);
+
+const _: () =
+    assert!((KNOWN_FOR.as_secs() * 1000 * 2) < PRODUCER_EXPIRY_MS as u64, "a producer is known for longer than that");
+
+/// How long an answer is waited for before the client asks who leads. An election after a silent broker takes a lease and two
+/// seconds; this comes on top of it.
+pub(super) const LEADER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connection that carries batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +68,9 @@ pub(super) struct Lane {
     stale: bool,
     /// Why the last try failed, for the error of what is given up.
     trouble: Option<Error>,
+    /// Over which connection, and when, a batch of this identity was last written. A broker that does not know a producer takes it at
+    /// any sequence, so that it would not see what is missing: the first batch goes alone, until it is known to know.
+    known: Option<(LinkId, Instant)>,
 }
 
 struct Entry {
@@ -145,7 +159,7 @@ impl Lane {
 
     /// Takes a producer id. Sequences begin at 0.
     pub(super) fn identify(&mut self, identity: Identity) {
-        (self.identity, self.next_sequence, self.gap) = (Some(identity), 0, false);
+        (self.identity, self.next_sequence, self.gap, self.known) = (Some(identity), 0, false, None);
     }
 
     /// The next batch, as it goes over `link`. Call only after `need` said `Link`, until it no longer does.
@@ -163,6 +177,11 @@ impl Lane {
         if self.entries.iter().any(elsewhere) {
             return None;
         }
+        let known = self.known.is_some_and(|(over, at)| over == link && now < at + KNOWN_FOR);
+        // Answers come in order, so whatever is in flight stands before it.
+        if config.idempotent && !known && next > 0 {
+            return None;
+        }
         let entry = &mut self.entries[next];
         if config.idempotent && entry.stamp.is_none() {
             let Identity { id, epoch } = self.identity.expect("`need` asked for it");
@@ -174,9 +193,9 @@ impl Lane {
     }
 
     /// Takes back the batch just sent and counts it as written: nobody will answer it.
-    pub(super) fn sent_without_answer(&mut self, request: RequestId) {
+    pub(super) fn sent_without_answer(&mut self, request: RequestId, now: Instant) {
         if let Some(index) = self.find(request) {
-            self.complete(index, Written::default());
+            self.complete(index, Written::default(), now);
         }
     }
 
@@ -199,7 +218,7 @@ impl Lane {
         for entry in &mut self.entries {
             (entry.stamp, entry.state, entry.in_doubt) = (None, State::Fresh, false);
         }
-        (self.gap, self.next_sequence) = (false, 0);
+        (self.gap, self.next_sequence, self.known) = (false, 0, None);
         self.identity = match self.identity {
             Some(Identity { id, epoch }) if epoch < EPOCH_MAX => {
                 Some(Identity { id, epoch: ProducerEpoch(epoch.0 + 1) })
@@ -223,13 +242,13 @@ impl Lane {
     ) {
         let Some(index) = self.find(request) else { return };
         let error = match answer {
-            Ok(written) => return self.complete(index, written),
+            Ok(written) => return self.complete(index, written, now),
             Err(error) => error,
         };
         match error.code {
             // Written by an earlier try, so long ago that the broker no longer knows where.
             Some(ErrorCode::DuplicateSequenceNumber) if config.idempotent => {
-                return self.complete(index, Written::default());
+                return self.complete(index, Written::default(), now);
             }
             Some(
                 ErrorCode::OutOfOrderSequenceNumber | ErrorCode::UnknownProducerId | ErrorCode::InvalidProducerEpoch,
@@ -277,6 +296,27 @@ impl Lane {
         carried
     }
 
+    /// What was refused may go again at once: another leads than the one that refused it, and it is known who.
+    pub(super) fn redirected(&mut self) {
+        (self.stale, self.resume_at) = (false, None);
+    }
+
+    /// The connection that owes an answer for longer than a leader that is well takes: perhaps another leads by now.
+    pub(super) fn suspicious(&self, now: Instant) -> Option<LinkId> {
+        self.entries.iter().find_map(|entry| match entry.state {
+            State::InFlight { link, since, .. } if now >= since + LEADER_PATIENCE => Some(link),
+            _ => None,
+        })
+    }
+
+    /// The connection that carries batches, if any are in flight.
+    pub(super) fn carrier(&self) -> Option<LinkId> {
+        self.entries.iter().find_map(|entry| match entry.state {
+            State::InFlight { link, .. } => Some(link),
+            _ => None,
+        })
+    }
+
     /// The connection that owes an answer for too long.
     pub(super) fn overdue(&self, now: Instant, config: &LaneConfig) -> Option<LinkId> {
         self.entries.iter().find_map(|entry| match entry.state {
@@ -314,7 +354,11 @@ impl Lane {
             State::InFlight { since, .. } => Some(since + config.answer_timeout),
             _ => None,
         });
-        overdue.chain(self.resume_at.filter(|at| *at > now)).chain([expiry]).min()
+        let suspicion = self.entries.iter().filter_map(|entry| match entry.state {
+            State::InFlight { since, .. } => Some(since + LEADER_PATIENCE).filter(|at| *at > now),
+            _ => None,
+        });
+        overdue.chain(suspicion).chain(self.resume_at.filter(|at| *at > now)).chain([expiry]).min()
     }
 
     fn find(&self, request: RequestId) -> Option<usize> {
@@ -323,8 +367,11 @@ impl Lane {
         self.entries.iter().position(carries)
     }
 
-    fn complete(&mut self, index: usize, written: Written) {
+    fn complete(&mut self, index: usize, written: Written, now: Instant) {
         let entry = self.entries.remove(index).expect("found above");
+        if let State::InFlight { link, .. } = entry.state {
+            self.known = Some((link, now));
+        }
         (self.failures, self.resume_at, self.trouble) = (0, None, None);
         entry.batch.complete(written);
     }

@@ -2,8 +2,9 @@
 //!
 //! Lanes decide; this moves. It reads the clock and draws the random numbers for them.
 
+use super::batch::Written;
 use super::config::Acks;
-use super::lane::{Identity, Lane, LaneConfig, LinkId, Need, RequestId};
+use super::lane::{Identity, LEADER_PATIENCE, Lane, LaneConfig, LinkId, Need, RequestId};
 use super::link::{self, LinkEvent};
 use super::{Life, ProducerConfig, Shared};
 use crate::client::{Client, Repeat, answer, log_client};
@@ -45,6 +46,8 @@ pub(super) struct Sender {
     link_tasks: JoinSet<()>,
     /// Topics that are being asked for.
     refreshing: BTreeSet<Arc<str>>,
+    /// When the leaders of a topic were last asked for because an answer was late.
+    asked: HashMap<Arc<str>, Instant>,
     identifying: bool,
     job_failures: u32,
     ages_checked: Instant,
@@ -88,6 +91,7 @@ impl Sender {
             jobs: JoinSet::new(),
             link_tasks: JoinSet::new(),
             refreshing: BTreeSet::new(),
+            asked: HashMap::new(),
             identifying: false,
             job_failures: 0,
             ages_checked: Instant::now(),
@@ -141,6 +145,7 @@ impl Sender {
         for link in overdue {
             self.link_broke(link, &Error::connection("no answer in time"));
         }
+        self.look_for_leaders(now);
         for lane in self.lanes.values_mut() {
             lane.expire(now, &self.lane_config);
         }
@@ -201,7 +206,7 @@ impl Sender {
                 // A link that is gone says so by an event of its own.
                 let _ = requests.send(self.request(request, partition, batch));
                 match self.config.acks {
-                    Acks::None => lane.sent_without_answer(request),
+                    Acks::None => lane.sent_without_answer(request, now),
                     Acks::Leader | Acks::All => drop(self.carried.insert(request, (link, partition.clone()))),
                 }
                 true
@@ -248,14 +253,67 @@ impl Sender {
                     if let Err(error) = &answer {
                         tracing::debug!(request = request.0, %error, "batch refused");
                     }
-                    let lane = self.carried.remove(&request).and_then(|(_, partition)| self.lanes.get_mut(&partition));
-                    if let Some(lane) = lane {
-                        lane.answered(request, answer, now, rand::random(), &self.lane_config);
+                    if let Some((link, partition)) = self.carried.remove(&request) {
+                        self.answered(request, link, &partition, answer, now);
                     }
                 }
                 LinkEvent::Broke { link, error } => self.link_broke(link, &error),
             }
             next = self.events.try_recv().ok();
+        }
+    }
+
+    fn answered(
+        &mut self,
+        request: RequestId,
+        link: LinkId,
+        partition: &TopicPartition,
+        answer: Result<Written, Error>,
+        now: Instant,
+    ) {
+        let Some(lane) = self.lanes.get_mut(partition) else { return };
+        let moved = match &answer {
+            Err(error) if error.code == Some(ErrorCode::NotLeaderOrFollower) => {
+                self.client.adopt(&partition.topic, partition.partition, error);
+                leads_elsewhere(&self.client, &self.links, partition, link)
+            }
+            _ => false,
+        };
+        lane.answered(request, answer, now, rand::random(), &self.lane_config);
+        if moved {
+            lane.redirected();
+        }
+    }
+
+    /// Asks who leads where answers are late: a leader that is silent may have been replaced.
+    fn look_for_leaders(&mut self, now: Instant) {
+        let late = self
+            .lanes
+            .iter()
+            .filter_map(|(partition, lane)| Some((Arc::clone(&partition.topic), lane.suspicious(now)?)));
+        let late: BTreeSet<(Arc<str>, LinkId)> = late.collect();
+        for (topic, link) in late {
+            let asked = self.asked.get(&topic).is_some_and(|at| now < *at + LEADER_PATIENCE);
+            let address = self.links.iter().find(|(_, known)| known.id == link).map(|(address, _)| address);
+            if let Some(address) = address.filter(|_| !asked) {
+                self.client.suspect(address);
+                self.asked.insert(Arc::clone(&topic), now);
+                self.refresh(&topic, now);
+            }
+        }
+    }
+
+    /// Takes batches back from leaders that have been replaced.
+    fn leave_deposed(&mut self, topic: &Arc<str>) {
+        let now = Instant::now();
+        for (partition, lane) in self.lanes.iter_mut().filter(|(partition, _)| partition.topic == *topic) {
+            let Some(link) = lane.suspicious(now).and(lane.carrier()) else { continue };
+            if leads_elsewhere(&self.client, &self.links, partition, link) {
+                tracing::debug!(%partition, "another leads by now; what the old leader owes answers to is sent to it");
+                lane.link_broke(link, now, rand::random(), &self.lane_config);
+                lane.redirected();
+                self.carried.retain(|_, (over, carried)| *over != link || carried != partition);
+            }
         }
     }
 
@@ -280,7 +338,8 @@ impl Sender {
         self.jobs.spawn(async move {
             sleep(pause).await;
             let deadline = Instant::now() + client.config().request_timeout;
-            let result = client.refresh(&topic, true, now, deadline).await.map(|_| ());
+            let create = client.topic(&topic).is_none();
+            let result = client.refresh(&topic, create, now, deadline).await.map(|_| ());
             Done::Refreshed { topic, result }
         });
     }
@@ -315,6 +374,9 @@ impl Sender {
         let failed = match done {
             Ok(Done::Refreshed { topic, result }) => {
                 self.refreshing.remove(&topic);
+                if result.is_ok() {
+                    self.leave_deposed(&topic);
+                }
                 let lanes = self.lanes.iter_mut().filter(|(partition, _)| partition.topic == topic);
                 lanes.filter(|_| result.is_ok()).for_each(|(_, lane)| lane.refreshed());
                 result.err()
@@ -339,8 +401,16 @@ impl Sender {
         let has_room = |partition: &TopicPartition| lanes.get(partition).is_none_or(|lane| lane.has_room(config));
         let gathered = self.shared.accumulator().deadline(self.config.delivery_timeout, has_room);
         let sent = lanes.values().filter_map(|lane| lane.deadline(now, config)).min();
-        gathered.into_iter().chain(sent).min().unwrap_or(now + IDLE)
+        let late = lanes.iter().filter(|(_, lane)| lane.suspicious(now).is_some());
+        let ask = late.filter_map(|(partition, _)| Some(*self.asked.get(&partition.topic)? + LEADER_PATIENCE)).min();
+        gathered.into_iter().chain(sent).chain(ask).min().unwrap_or(now + IDLE)
     }
+}
+
+/// Whether another broker is known to lead the partition than the one at the end of `link`.
+fn leads_elsewhere(client: &Client, links: &BTreeMap<String, Link>, partition: &TopicPartition, link: LinkId) -> bool {
+    let leader = client.leader(&partition.topic, partition.partition);
+    leader.is_some_and(|leader| links.get(&leader.address).is_none_or(|known| known.id != link))
 }
 
 impl Drop for Sender {

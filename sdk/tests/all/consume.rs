@@ -1,6 +1,6 @@
 //! The consumer over real streams that refuse and break.
 
-use crate::scripted::{Act, Scripted};
+use crate::scripted::{Act, Scripted, Subscribed};
 use futures::StreamExt;
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::{Batch, TimestampMs};
@@ -191,4 +191,99 @@ async fn assigning_what_does_not_exist_is_refused() {
         }
     }
     assert_eq!(consumer.assignment().count(), 0);
+}
+
+#[tokio::test]
+async fn a_new_leader_that_is_named_is_read_from_without_asking_for_metadata() {
+    let brokers = Scripted::start_pair(1).await;
+    fill(&brokers, 0, 0, 4);
+    let mut consumer = consumer(&brokers, quick(), &[(0, StartAt::Earliest)]).await;
+    assert_eq!(take(&mut consumer, 4).await, expected(0, 0, 4));
+    let asked = brokers.metadata_calls();
+    brokers.fetch_acts([Act::Redirect]);
+    fill(&brokers, 0, 4, 8);
+    assert_eq!(take(&mut consumer, 4).await, expected(0, 4, 8));
+    assert_eq!(brokers.metadata_calls(), asked);
+    let newest = brokers.subscribed().pop().expect("it subscribed");
+    assert_eq!((newest.broker, newest.offset, newest.last_fetched_epoch), (1, 4, Some(0)));
+}
+
+/// KIP-392: to the replica that the leader names, and back to the leader when that is not well.
+#[tokio::test]
+async fn a_consumer_reads_near_by_and_from_the_leader_when_that_fails() {
+    for failure in
+        [Act::Refuse(ErrorCode::NotLeaderOrFollower), Act::CutBefore, Act::Refuse(ErrorCode::OffsetOutOfRange)]
+    {
+        let brokers = Scripted::start_pair(1).await;
+        let config = ConsumerConfig { rack: Some("r1".to_owned()), ..quick() };
+        brokers.fetch_acts([Act::Steer]);
+        fill(&brokers, 0, 0, 4);
+        let mut consumer = consumer(&brokers, config, &[(0, StartAt::Earliest)]).await;
+        assert_eq!(take(&mut consumer, 4).await, expected(0, 0, 4));
+        brokers.fetch_acts_of(1, [failure]);
+        fill(&brokers, 0, 4, 8);
+        assert_eq!(take(&mut consumer, 4).await, expected(0, 4, 8));
+        let rack = |rack: &str| Some(rack.to_owned());
+        let subscribed =
+            |broker, offset, rack, last_fetched_epoch| Subscribed { broker, offset, rack, last_fetched_epoch };
+        let path = [
+            subscribed(0, 0, rack("r1"), None),
+            subscribed(1, 0, None, None),
+            // Without the rack, or the leader would send it there again at once.
+            subscribed(0, 4, None, Some(0)),
+        ];
+        assert_eq!(brokers.subscribed(), path, "{failure:?}");
+        assert!(brokers.is_done());
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_was_truncated_is_an_error_that_says_from_where_on() {
+    let broker = Scripted::start(1).await;
+    broker.leader_epoch(3);
+    fill(&broker, 0, 0, 6);
+    let mut strict = consumer(&broker, quick(), &[(0, StartAt::Earliest)]).await;
+    assert_eq!(take(&mut strict, 6).await, expected(0, 0, 6));
+    broker.fetch_acts([Act::Diverge(4)]);
+    fill(&broker, 0, 6, 8);
+    let error = strict.next().await.expect("never ends").expect_err("other records were read");
+    assert_eq!((error.code, error.diverging), (Some(ErrorCode::OffsetOutOfRange), Some(Offset(4))));
+    assert!(error.to_string().contains("from offset 4 on, and was read up to 6"), "{error}");
+    assert!(!error.retriable);
+    // The others go on; this one where the application says.
+    assert_eq!(strict.position(&partition(0)), Some(Offset(6)));
+    strict.seek(&partition(0), StartAt::Offset(Offset(4))).await.expect("assigned");
+    assert_eq!(take(&mut strict, 2).await, expected(0, 4, 6));
+}
+
+#[tokio::test]
+async fn with_a_reset_reading_goes_on_where_the_log_parts_from_what_was_read() {
+    let broker = Scripted::start(1).await;
+    fill(&broker, 0, 0, 6);
+    let config = ConsumerConfig { offset_reset: OffsetReset::Latest, ..quick() };
+    let mut lenient = consumer(&broker, config, &[(0, StartAt::Earliest)]).await;
+    assert_eq!(take(&mut lenient, 6).await, expected(0, 0, 6));
+    broker.fetch_acts([Act::Diverge(4)]);
+    fill(&broker, 0, 6, 8);
+    assert_eq!(take(&mut lenient, 4).await, expected(0, 4, 8));
+    let newest = broker.subscribed().pop().expect("it subscribed");
+    assert_eq!((newest.offset, newest.last_fetched_epoch), (4, None), "what was read before says nothing any more");
+}
+
+/// A pause in the middle of a batch keeps what is known of the record before.
+#[tokio::test]
+async fn the_epoch_of_what_was_read_is_told_whenever_reading_goes_on() {
+    let broker = Scripted::start(1).await;
+    broker.leader_epoch(2);
+    fill(&broker, 0, 0, 4);
+    let mut consumer = consumer(&broker, quick(), &[(0, StartAt::Earliest)]).await;
+    assert_eq!(take(&mut consumer, 3).await, expected(0, 0, 3));
+    consumer.pause(&partition(0)).expect("assigned");
+    consumer.resume(&partition(0)).expect("assigned");
+    assert_eq!(take(&mut consumer, 1).await, expected(0, 3, 4));
+    let told: Vec<_> = broker.subscribed().iter().map(|told| (told.offset, told.last_fetched_epoch)).collect();
+    assert_eq!(told, [(0, None), (3, Some(2))]);
+    consumer.seek(&partition(0), StartAt::Offset(Offset(1))).await.expect("assigned");
+    take(&mut consumer, 1).await;
+    assert_eq!(broker.subscribed()[2].last_fetched_epoch, None);
 }

@@ -1,6 +1,7 @@
 //! The producer over real streams that refuse, break and stay silent.
 
 use crate::scripted::{Act, Scripted};
+use futures::FutureExt;
 use millpond_sdk::{
     Acks, Client, ClientConfig, Codec, Delivery, Error, ErrorCode, Producer, ProducerConfig, ProducerRecord,
 };
@@ -45,6 +46,20 @@ async fn check_delivered_once_in_order(acts: &[Act]) {
     let expected: Vec<String> = (0..12).map(|index| index.to_string()).collect();
     assert_eq!(broker.values(0), expected, "{acts:?}");
     assert!(broker.is_done(), "{acts:?} was played");
+}
+
+/// Whoever looks at many deliveries at once, in a task that does not yield between them, sees each that is there.
+#[tokio::test]
+async fn deliveries_that_are_here_are_seen_however_many_are_looked_at() {
+    let broker = Scripted::start(1).await;
+    let producer = Producer::new(&client(&broker).await, quick()).expect("valid");
+    let mut deliveries = Vec::new();
+    for index in 0..1000 {
+        deliveries.push(send(&producer, &index.to_string()).await);
+    }
+    producer.flush().await;
+    let seen = deliveries.into_iter().filter_map(FutureExt::now_or_never).filter(Result::is_ok).count();
+    assert_eq!(seen, 1000);
 }
 
 #[tokio::test]
@@ -235,4 +250,48 @@ async fn a_kafka_port_is_named_as_such() {
     assert_eq!(error.to_string(), format!("{address} speaks Kafka; use 7400"));
     assert!(!error.retriable);
     server.abort();
+}
+
+/// Order and uniqueness over a change of leaders with batches in flight, and no question in between (KIP-951).
+#[tokio::test]
+async fn batches_in_flight_follow_a_leader_that_is_named_in_order_and_without_asking() {
+    let brokers = Scripted::start_pair(1).await;
+    let client = Client::connect(&brokers.address).await.expect("connects");
+    let producer = Producer::new(&client, ProducerConfig { batch_bytes: 1, ..quick() }).expect("valid");
+    send(&producer, "first").await.await.expect("written");
+    let asked = brokers.metadata_calls();
+    // As a deposed leader does: whatever it still gets is refused.
+    brokers.produce_acts([Act::Redirect; 5]);
+    let mut deliveries = Vec::new();
+    for index in 0..20 {
+        deliveries.push(send(&producer, &index.to_string()).await);
+    }
+    for (index, delivery) in (1..).zip(deliveries) {
+        assert_eq!(delivery.await.expect("written").offset.map(|offset| offset.0), Some(index));
+    }
+    producer.close().await;
+    let expected: Vec<String> =
+        std::iter::once("first".to_owned()).chain((0..20).map(|index| index.to_string())).collect();
+    assert_eq!(brokers.values(0), expected);
+    assert_eq!(brokers.metadata_calls(), asked);
+    let by = brokers.seen_by();
+    let moved = by.iter().position(|broker| *broker == 1).expect("it moved");
+    assert!(by[moved..].iter().all(|broker| *broker == 1), "nothing goes back: {by:?}");
+    assert!(moved <= 6, "what was in flight was refused, and nothing else sent there: {by:?}");
+}
+
+/// A leader that takes batches and says nothing is left as soon as another is known to lead, long before its answer is overdue.
+#[tokio::test]
+async fn a_silent_leader_is_left_when_another_is_elected() {
+    let brokers = Scripted::start_pair(1).await;
+    let client = Client::connect(&brokers.address).await.expect("connects");
+    let producer = Producer::new(&client, quick()).expect("valid");
+    send(&producer, "0").await.await.expect("written");
+    brokers.produce_acts([Act::Silence]);
+    let silent = send(&producer, "1").await;
+    brokers.elect(1);
+    assert_eq!(silent.await.expect("written").offset.map(|offset| offset.0), Some(1), "rule P3: it was written once");
+    producer.close().await;
+    assert_eq!(brokers.values(0), ["0", "1"]);
+    assert_eq!(brokers.seen_by(), [0, 0, 1]);
 }

@@ -1,4 +1,5 @@
-//! A broker with an in-memory log whose misbehaviour is scripted. It speaks real gRPC; it promises nothing else.
+//! A broker with an in-memory log whose misbehaviour is scripted, or two of them with one log. They speak real gRPC, and promise
+//! nothing else.
 
 use bytes::Bytes;
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset};
@@ -24,13 +25,29 @@ pub(crate) enum Act {
     CutAfter,
     /// It takes effect, and its answer never comes while the stream stays.
     Silence,
+    /// It is refused: the other broker leads, in a later epoch.
+    Redirect,
+    /// The reader is sent to the other broker, which is nearer to it.
+    Steer,
+    /// The reader is told that the log differs from this offset on.
+    Diverge(u64),
 }
 
-/// The broker. Stops when dropped.
+/// A subscription as it reached a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subscribed {
+    pub(crate) broker: u32,
+    pub(crate) offset: u64,
+    pub(crate) rack: Option<String>,
+    pub(crate) last_fetched_epoch: Option<u32>,
+}
+
+/// The brokers. They stop when dropped.
 pub(crate) struct Scripted {
+    /// Of the first, which leads at first.
     pub(crate) address: String,
     shared: Arc<Shared>,
-    server: AbortHandle,
+    servers: Vec<AbortHandle>,
 }
 
 struct Shared {
@@ -41,17 +58,23 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    address: String,
+    addresses: Vec<String>,
+    leader: u32,
+    leader_epoch: u32,
     partitions: u32,
     logs: HashMap<u32, Vec<Batch>>,
     log_start: u64,
     /// Answers already given, by producer id, epoch, sequence and partition.
     written: HashMap<(u64, u16, i32, u32), u64>,
-    produce_acts: VecDeque<Act>,
-    fetch_acts: VecDeque<Act>,
+    /// By broker.
+    produce_acts: HashMap<u32, VecDeque<Act>>,
+    fetch_acts: HashMap<u32, VecDeque<Act>>,
     producers: u64,
     /// Every batch that reached a produce stream: partition, sequence, records.
     seen: Vec<(u32, Option<i32>, u32)>,
+    /// The broker that each of them reached.
+    seen_by: Vec<u32>,
+    subscribed: Vec<Subscribed>,
     metadata_calls: u32,
     batch_bytes_max: Option<usize>,
     /// Credit granted over all fetch streams, less what was pushed.
@@ -62,30 +85,73 @@ struct State {
 impl Scripted {
     /// A broker with topic `t` of so many partitions.
     pub(crate) async fn start(partitions: u32) -> Scripted {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("bound").to_string();
-        let state = State { address: address.clone(), partitions, ..State::default() };
+        Scripted::start_several(partitions, 1).await
+    }
+
+    /// Two brokers with it.
+    pub(crate) async fn start_pair(partitions: u32) -> Scripted {
+        Scripted::start_several(partitions, 2).await
+    }
+
+    async fn start_several(partitions: u32, brokers: u32) -> Scripted {
+        let mut listeners = Vec::new();
+        for _ in 0..brokers {
+            listeners.push(TcpListener::bind("127.0.0.1:0").await.expect("a free port"));
+        }
+        let address = |listener: &TcpListener| listener.local_addr().expect("bound").to_string();
+        let addresses: Vec<String> = listeners.iter().map(address).collect();
+        let address = addresses[0].clone();
+        let state = State { addresses, partitions, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), appends: watch::channel(0).0 });
-        let service = LogServer::new(Service { shared: Arc::clone(&shared) }).max_decoding_message_size(1 << 26);
-        let server = tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-        let server = tokio::spawn(server).abort_handle();
-        Scripted { address, shared, server }
+        let serve = |(id, listener)| {
+            let service = Service { shared: Arc::clone(&shared), id };
+            let server = tonic::transport::Server::builder()
+                .add_service(LogServer::new(service).max_decoding_message_size(1 << 26))
+                .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
+            tokio::spawn(server).abort_handle()
+        };
+        let servers = (0..).zip(listeners).map(serve).collect();
+        Scripted { address, shared, servers }
     }
 
+    /// What the first broker does with produce requests.
     pub(crate) fn produce_acts(&self, acts: impl IntoIterator<Item = Act>) {
-        self.state().produce_acts.extend(acts);
+        self.state().produce_acts.entry(0).or_default().extend(acts);
     }
 
+    /// What the first broker does with pushes.
     pub(crate) fn fetch_acts(&self, acts: impl IntoIterator<Item = Act>) {
-        self.state().fetch_acts.extend(acts);
+        self.fetch_acts_of(0, acts);
+    }
+
+    pub(crate) fn fetch_acts_of(&self, broker: u32, acts: impl IntoIterator<Item = Act>) {
+        self.state().fetch_acts.entry(broker).or_default().extend(acts);
     }
 
     /// Whether every act was played.
     pub(crate) fn is_done(&self) -> bool {
         let state = self.state();
-        state.produce_acts.is_empty() && state.fetch_acts.is_empty()
+        state.produce_acts.values().chain(state.fetch_acts.values()).all(VecDeque::is_empty)
+    }
+
+    /// The broker that each batch reached.
+    pub(crate) fn seen_by(&self) -> Vec<u32> {
+        self.state().seen_by.clone()
+    }
+
+    pub(crate) fn subscribed(&self) -> Vec<Subscribed> {
+        self.state().subscribed.clone()
+    }
+
+    /// Has a broker lead, as metadata tell from now on.
+    pub(crate) fn elect(&self, broker: u32) {
+        let mut state = self.state();
+        (state.leader, state.leader_epoch) = (broker, state.leader_epoch + 1);
+    }
+
+    /// Batches are of this leader epoch from now on.
+    pub(crate) fn leader_epoch(&self, epoch: u32) {
+        self.state().leader_epoch = epoch;
     }
 
     /// Values in a partition, in order.
@@ -129,7 +195,7 @@ impl Scripted {
 
 impl Drop for Scripted {
     fn drop(&mut self) {
-        self.server.abort();
+        self.servers.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -140,9 +206,15 @@ impl State {
 
     fn append(&mut self, partition: u32, mut batch: Batch) -> u64 {
         let base = self.end(partition);
-        batch.place(Offset(base), LeaderEpoch(0));
+        batch.place(Offset(base), LeaderEpoch(self.leader_epoch));
         self.logs.entry(partition).or_default().push(batch);
         base
+    }
+
+    /// The refusal of a broker that leads no longer.
+    fn elsewhere(&self) -> v1::Error {
+        let leader = v1::CurrentLeader { id: 1, epoch: 5, grpc: self.addresses[1].clone() };
+        v1::Error { leader: Some(leader), maybe_done: true, ..refusal(ErrorCode::NotLeaderOrFollower) }
     }
 
     /// Judges a batch as rule P6 says, and appends it.
@@ -170,6 +242,7 @@ impl State {
 
 struct Service {
     shared: Arc<Shared>,
+    id: u32,
 }
 
 impl Service {
@@ -180,7 +253,7 @@ impl Service {
 
 fn refusal(code: ErrorCode) -> v1::Error {
     let (reason, retriable) = (code.name().to_owned(), code.retriable());
-    v1::Error { reason, message: "scripted".to_owned(), retriable, retry_after_ms: None, leader: None }
+    v1::Error { reason, message: "scripted".to_owned(), retriable, ..Default::default() }
 }
 
 #[tonic::async_trait]
@@ -191,11 +264,11 @@ impl Log for Service {
     async fn metadata(&self, request: Request<v1::MetadataRequest>) -> Result<Response<v1::MetadataResponse>, Status> {
         let mut state = self.state();
         state.metadata_calls += 1;
-        let grpc = state.address.clone();
         let topics = request.into_inner().topics.into_iter().map(|topic| {
             use v1::topic_metadata::Result as R;
             let result = if topic == v1::TopicRef::name("t") {
-                let partition = |index| v1::PartitionDescription { index, leader: Some(0), ..Default::default() };
+                let (leader, leader_epoch) = (Some(state.leader), state.leader_epoch);
+                let partition = |index| v1::PartitionDescription { index, leader, leader_epoch, ..Default::default() };
                 let partitions = (0..state.partitions).map(partition).collect();
                 let id = millpond_log::TopicId(1).to_string();
                 R::Topic(v1::TopicDescription { id, name: "t".into(), partitions, ..Default::default() })
@@ -205,7 +278,9 @@ impl Log for Service {
             v1::TopicMetadata { result: Some(result) }
         });
         let topics = topics.collect();
-        let brokers = vec![v1::BrokerDescription { grpc, ..Default::default() }];
+        let broker =
+            |(id, grpc): (u32, &String)| v1::BrokerDescription { id, grpc: grpc.clone(), ..Default::default() };
+        let brokers = (0..).zip(&state.addresses).map(broker).collect();
         Ok(Response::new(v1::MetadataResponse { cluster_id: "c".into(), controller: None, brokers, topics }))
     }
 
@@ -214,11 +289,11 @@ impl Log for Service {
         request: Request<Streaming<v1::ProduceRequest>>,
     ) -> Result<Response<Self::ProduceStream>, Status> {
         let (answers, stream) = mpsc::unbounded_channel();
-        let shared = Arc::clone(&self.shared);
+        let (shared, id) = (Arc::clone(&self.shared), self.id);
         let mut requests = request.into_inner();
         tokio::spawn(async move {
             while let Ok(Some(request)) = requests.message().await {
-                let answer = play(&mut shared.state.lock().expect("no panic"), request);
+                let answer = play(&mut shared.state.lock().expect("no panic"), id, request);
                 shared.appends.send_modify(|appends| *appends += 1);
                 let Some(answer) = answer.transpose() else { continue };
                 let cut = answer.is_err();
@@ -240,7 +315,7 @@ impl Log for Service {
     ) -> Result<Response<Self::FetchStream>, Status> {
         let (pushes, stream) = mpsc::unbounded_channel();
         let shared = Arc::clone(&self.shared);
-        tokio::spawn(push(shared, request.into_inner(), pushes));
+        tokio::spawn(push(shared, self.id, request.into_inner(), pushes));
         Ok(Response::new(UnboundedReceiverStream::new(stream)))
     }
 
@@ -278,7 +353,7 @@ impl Log for Service {
 }
 
 /// Plays the next act on a produce request. `Ok(None)`: no answer. `Err`: the stream is cut.
-fn play(state: &mut State, request: v1::ProduceRequest) -> Result<Option<v1::ProduceResponse>, Status> {
+fn play(state: &mut State, broker: u32, request: v1::ProduceRequest) -> Result<Option<v1::ProduceResponse>, Status> {
     use v1::produce_response::Result as R;
     let mut bytes: Bytes = request.records.unwrap_or_default().into_bytes();
     let batch = Batch::take(&mut bytes).expect("a sound batch").expect("one batch");
@@ -286,11 +361,14 @@ fn play(state: &mut State, request: v1::ProduceRequest) -> Result<Option<v1::Pro
     assert!(bytes.is_empty(), "exactly one batch");
     let sequence = batch.producer().map(|stamp| stamp.base_sequence);
     state.seen.push((request.partition, sequence, batch.record_count()));
-    let act = state.produce_acts.pop_front();
+    state.seen_by.push(broker);
+    let act = state.produce_acts.get_mut(&broker).and_then(VecDeque::pop_front);
     let result = match act {
         Some(Act::CutBefore) => return Err(Status::unavailable("cut")),
-        Some(Act::Refuse(code)) => Err(code),
-        Some(Act::CutAfter | Act::Silence) | None => state.write(request.partition, batch),
+        Some(Act::Refuse(code)) => Err(refusal(code)),
+        Some(Act::Redirect) => Err(state.elsewhere()),
+        Some(Act::Steer | Act::Diverge(_)) => unreachable!("of fetches only"),
+        Some(Act::CutAfter | Act::Silence) | None => state.write(request.partition, batch).map_err(refusal),
     };
     match act {
         Some(Act::CutAfter) => return Err(Status::unavailable("cut")),
@@ -300,7 +378,7 @@ fn play(state: &mut State, request: v1::ProduceRequest) -> Result<Option<v1::Pro
     }
     let result = match result {
         Ok(base) => R::Produced(v1::Produced { base_offset: Some(base), ..Default::default() }),
-        Err(code) => R::Error(refusal(code)),
+        Err(error) => R::Error(error),
     };
     Ok(Some(v1::ProduceResponse { request_id: request.request_id, result: Some(result) }))
 }
@@ -308,6 +386,7 @@ fn play(state: &mut State, request: v1::ProduceRequest) -> Result<Option<v1::Pro
 /// Serves one fetch stream: one batch a push.
 async fn push(
     shared: Arc<Shared>,
+    broker: u32,
     mut commands: Streaming<v1::FetchRequest>,
     pushes: mpsc::UnboundedSender<Result<v1::FetchResponse, Status>>,
 ) {
@@ -320,6 +399,12 @@ async fn push(
             command = commands.message() => match command {
                 Ok(Some(command)) => match command.command.expect("a command") {
                     C::Subscribe(subscribe) => {
+                        shared.state.lock().expect("no panic").subscribed.push(Subscribed {
+                            broker,
+                            offset: subscribe.offset,
+                            rack: subscribe.rack,
+                            last_fetched_epoch: subscribe.last_fetched_epoch,
+                        });
                         subscribed.insert(subscribe.subscription_id, (subscribe.partition, subscribe.offset));
                     }
                     C::Unsubscribe(which) => drop(subscribed.remove(&which.subscription_id)),
@@ -349,9 +434,21 @@ async fn push(
                     response.error = Some(refusal(ErrorCode::OffsetOutOfRange));
                     subscribed.remove(&id);
                 } else if let Some(batch) = batch {
-                    match state.fetch_acts.pop_front() {
+                    match state.fetch_acts.get_mut(&broker).and_then(VecDeque::pop_front) {
                         Some(Act::Refuse(code)) => {
                             response.error = Some(refusal(code));
+                            subscribed.remove(&id);
+                        }
+                        Some(Act::Redirect) => {
+                            response.error = Some(state.elsewhere());
+                            subscribed.remove(&id);
+                        }
+                        Some(Act::Steer) => {
+                            response.preferred_replica = Some(1);
+                            subscribed.remove(&id);
+                        }
+                        Some(Act::Diverge(end_offset)) => {
+                            response.diverging = Some(v1::EpochEnd { leader_epoch: 0, end_offset });
                             subscribed.remove(&id);
                         }
                         Some(_) => {

@@ -16,6 +16,7 @@ mod disk_faults;
 mod etcd;
 mod examples;
 mod fleet;
+mod fleet_clients;
 mod health;
 mod kafka;
 mod kill_loop;

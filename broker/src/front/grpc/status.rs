@@ -3,7 +3,7 @@
 use crate::api::{ApiError, CurrentLeader};
 use millpond_log::ErrorCode;
 use millpond_proto::{
-    ERROR_DOMAIN, ERROR_LEADER, ERROR_LEADER_EPOCH, ERROR_LEADER_GRPC, ERROR_RETRIABLE, grpc_code, v1,
+    ERROR_DOMAIN, ERROR_LEADER, ERROR_LEADER_EPOCH, ERROR_LEADER_GRPC, ERROR_MAYBE_DONE, ERROR_RETRIABLE, grpc_code, v1,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,6 +14,9 @@ use tonic_types::{ErrorDetails, StatusExt};
 pub(super) fn status(error: &ApiError) -> Status {
     let mut details = ErrorDetails::new();
     let mut metadata = HashMap::from([(ERROR_RETRIABLE.to_owned(), error.code.retriable().to_string())]);
+    if error.maybe_done {
+        metadata.insert(ERROR_MAYBE_DONE.to_owned(), true.to_string());
+    }
     if let Some(CurrentLeader { epoch, broker }) = error.leader.as_deref() {
         let told = [
             (ERROR_LEADER, broker.id.0.to_string()),
@@ -36,6 +39,7 @@ pub(super) fn in_stream(error: &ApiError) -> v1::Error {
         message: error.message.clone(),
         retriable: error.code.retriable(),
         retry_after_ms: error.retry_after.map(millis_up),
+        maybe_done: error.maybe_done,
         leader: error.leader.as_deref().map(|CurrentLeader { epoch, broker }| v1::CurrentLeader {
             id: broker.id.0,
             epoch: epoch.0,

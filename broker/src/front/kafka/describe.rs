@@ -1,6 +1,6 @@
 //! DescribeCluster and DescribeTopicPartitions: what Metadata says, for tools, and page by page.
 
-use super::metadata::{NO_BROKER, OPERATIONS_UNKNOWN, dialled, node_id, node_ids};
+use super::metadata::{NO_BROKER, OPERATIONS_UNKNOWN, controller_id, dialled, node_id, node_ids};
 use super::wire::{FromWire, Malformed, NO_TOPIC_ID, Reader, ToWire, Writer, requests, responses};
 use crate::Broker;
 use crate::api::{PartitionDescription, TopicDescription, TopicRef};
@@ -131,16 +131,12 @@ pub(super) fn cluster(broker: &Broker, version: i16, request: &DescribeClusterRe
         return DescribeClusterResponse { error_code, error_message, endpoint_type, ..Default::default() };
     }
     let cluster = broker.describe_cluster();
+    let controller_id = controller_id(broker, &cluster);
     let brokers = cluster.brokers.into_iter().filter_map(|broker| {
         let (host, port) = dialled(&broker.kafka)?;
         Some(ClusterBroker { broker_id: node_id(broker.id), host, port, rack: broker.rack, is_fenced: false })
     });
-    DescribeClusterResponse {
-        cluster_id: cluster.id,
-        controller_id: cluster.controller.map_or(NO_BROKER, node_id),
-        brokers: brokers.collect(),
-        ..Default::default()
-    }
+    DescribeClusterResponse { cluster_id: cluster.id, controller_id, brokers: brokers.collect(), ..Default::default() }
 }
 
 /// Topics in order of name, from the cursor on: those asked for, or all.

@@ -2,7 +2,9 @@
 
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
-use crate::api::{ApiError, BrokerDescription, NewTopic, PartitionDescription, TopicDescription, TopicRef};
+use crate::api::{
+    ApiError, BrokerDescription, ClusterDescription, NewTopic, PartitionDescription, TopicDescription, TopicRef,
+};
 use millpond_log::{BrokerId, ErrorCode, TopicId};
 
 /// Kafka's "not asked for" in a field of authorised operations.
@@ -90,8 +92,8 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: MetadataReque
     let cluster = broker.describe_cluster();
     MetadataResponse {
         brokers: cluster.brokers.iter().filter_map(metadata_broker).collect(),
+        controller_id: controller_id(broker, &cluster),
         cluster_id: Some(cluster.id),
-        controller_id: cluster.controller.map_or(NO_BROKER, node_id),
         topics: topics.into_iter().map(|topic| metadata_topic(version, topic)).collect(),
         ..Default::default()
     }
@@ -175,6 +177,11 @@ pub(super) fn dialled(address: &str) -> Option<(String, i32)> {
     // An IPv6 address stands in brackets before its port, and alone on the wire.
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     Some((host, i32::from(port.parse::<u16>().ok()?)))
+}
+
+/// Where clients send what is the controller's: to this broker while it is not known who controls, since any broker does all of it.
+pub(super) fn controller_id(broker: &Broker, cluster: &ClusterDescription) -> i32 {
+    node_id(cluster.controller.unwrap_or_else(|| broker.id()))
 }
 
 pub(super) fn node_id(broker: BrokerId) -> i32 {

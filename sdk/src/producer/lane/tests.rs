@@ -42,7 +42,14 @@ impl Bench {
         let mut lane = Lane::default();
         lane.identify(Identity { id: ProducerId(7), epoch: ProducerEpoch(0) });
         let memory = Arc::new(Semaphore::new(1 << 20));
-        Bench { lane, config, now: Instant::now(), requests: 0, deliveries: Vec::new(), memory }
+        let mut bench = Bench { lane, config, now: Instant::now(), requests: 0, deliveries: Vec::new(), memory };
+        bench.know(LINK);
+        bench
+    }
+
+    /// The broker behind `link` has taken a batch of the producer.
+    fn know(&mut self, link: LinkId) {
+        self.lane.known = Some((link, self.now));
     }
 
     /// Adds a batch of `count` records, values `count` letters long.
@@ -170,6 +177,7 @@ fn a_broken_connection_makes_batches_go_again_and_duplicates_count_as_written() 
     assert_eq!(bench.lane.entries.len(), 2, "an answer over the old link is not trusted twice");
     assert!(bench.send().is_empty(), "not before the leader is known");
     bench.recover();
+    bench.know(LinkId(2));
     let again = bench.send_on(LinkId(2));
     assert_eq!(numbers(&again), numbers(&sent));
     // Rule P3: the broker answers a duplicate with the original offset, or, if it is too old, by name.
@@ -207,8 +215,11 @@ fn a_gap_at_the_head_starts_a_new_epoch_for_all_that_is_unanswered() {
         bench.recover();
         bench.push(1);
         let again = bench.send();
-        assert_eq!(numbers(&again), [(1, 0, 2), (1, 2, 2), (1, 4, 1)], "{code:?}");
-        for (sent, base) in again.iter().zip([3, 5, 7]) {
+        assert_eq!(numbers(&again), [(1, 0, 2)], "{code:?}: the broker may not know the new epoch yet");
+        bench.ok(again[0], 3);
+        let again = bench.send();
+        assert_eq!(numbers(&again), [(1, 2, 2), (1, 4, 1)], "{code:?}");
+        for (sent, base) in again.iter().zip([5, 7]) {
             bench.ok(*sent, base);
         }
         assert_eq!(bench.offsets(), (0..8).collect::<Vec<u64>>());
@@ -231,7 +242,10 @@ fn a_batch_in_doubt_is_never_renumbered_while_it_may_be_in_the_log() {
     assert_eq!(numbers(&again), [(0, 2, 2)]);
     bench.refuse(again[0], ErrorCode::OutOfOrderSequenceNumber);
     bench.recover();
-    assert_eq!(numbers(&bench.send()), [(1, 0, 2), (1, 2, 1)]);
+    let again = bench.send();
+    assert_eq!(numbers(&again), [(1, 0, 2)]);
+    bench.ok(again[0], 2);
+    assert_eq!(numbers(&bench.send()), [(1, 2, 1)]);
 }
 
 #[test]
@@ -447,4 +461,67 @@ fn run_lossy(seed: u64) {
     }
     let offsets = bench.offsets();
     assert_eq!(offsets, (0..end).collect::<Vec<u64>>(), "seed {seed}: each record once, in order of push");
+}
+
+/// Rule P6, and why: a broker takes a producer that it does not know at any sequence, so it would take the second batch after it
+/// refused the first.
+#[test]
+fn the_first_batch_goes_alone_until_a_broker_is_known_to_know_the_producer() {
+    let mut bench = Bench::new();
+    bench.lane.known = None;
+    (0..3).for_each(|_| bench.push(1));
+    let first = bench.send();
+    assert_eq!(numbers(&first), [(0, 0, 1)]);
+    bench.refuse(first[0], ErrorCode::NotEnoughReplicas);
+    bench.recover();
+    let first = bench.send();
+    assert_eq!(numbers(&first), [(0, 0, 1)], "a refusal proves nothing");
+    bench.ok(first[0], 0);
+    let rest = bench.send();
+    assert_eq!(numbers(&rest), [(0, 1, 1), (0, 2, 1)]);
+    rest.iter().zip([1, 2]).for_each(|(sent, base)| bench.ok(*sent, base));
+    // Another leader, and the same one an hour later.
+    (0..2).for_each(|_| bench.push(1));
+    let first = bench.send_on(LinkId(2));
+    assert_eq!(numbers(&first), [(0, 3, 1)]);
+    bench.ok(first[0], 3);
+    let rest = bench.send_on(LinkId(2));
+    bench.ok(rest[0], 4);
+    bench.now += KNOWN_FOR;
+    (0..2).for_each(|_| bench.push(1));
+    assert_eq!(numbers(&bench.send_on(LinkId(2))), [(0, 5, 1)]);
+}
+
+#[test]
+fn what_a_deposed_leader_refused_goes_to_the_new_one_at_once_and_in_order() {
+    let mut bench = Bench::new();
+    (0..3).for_each(|_| bench.push(1));
+    let sent = bench.send();
+    for sent in &sent {
+        assert!(bench.send_on(LinkId(2)).is_empty(), "not before all of them are settled");
+        let deposed = Error { maybe_done: true, ..Error::new(ErrorCode::NotLeaderOrFollower, "deposed") };
+        bench.answer(*sent, Err(deposed));
+        bench.lane.redirected();
+    }
+    assert!(!bench.lane.is_stale());
+    let first = bench.send_on(LinkId(2));
+    assert_eq!(numbers(&first), numbers(&sent[..1]));
+    bench.ok(first[0], 0);
+    let rest = bench.send_on(LinkId(2));
+    assert_eq!(numbers(&rest), numbers(&sent[1..]));
+    // They may have been written by the deposed leader, so they are not taken apart.
+    bench.refuse(rest[0], ErrorCode::MessageTooLarge);
+    assert!(bench.error_of(1).maybe_done);
+}
+
+#[test]
+fn a_late_answer_makes_a_leader_suspicious_long_before_its_link_is_given_up() {
+    let mut bench = Bench::new();
+    bench.push(1);
+    bench.send();
+    assert_eq!((bench.lane.suspicious(bench.now), bench.lane.carrier()), (None, Some(LINK)));
+    assert_eq!(bench.lane.deadline(bench.now, &bench.config), Some(bench.now + LEADER_PATIENCE));
+    bench.now += LEADER_PATIENCE;
+    assert_eq!(bench.lane.suspicious(bench.now), Some(LINK));
+    assert_eq!(bench.lane.overdue(bench.now, &bench.config), None);
 }
