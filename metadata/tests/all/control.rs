@@ -108,17 +108,22 @@ async fn control_is_given_up(store: &Store) {
 
 async fn whoever_waits_for_control_wakes_when_it_is_free(store: &Store) {
     let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
-    store.control_vacant().await.expect("nobody controls yet");
+    assert_eq!(store.acting_controller().await, Ok(None));
     // The session ends, the key stays.
     committed(&take(store, &me).await);
-    let (woken, ended) = tokio::join!(store.control_vacant(), end(store, &peer, &me));
+    let holder = leader(&me);
+    assert_eq!(store.acting_controller().await, Ok(Some(holder)));
+    let (woken, ended) = tokio::join!(store.control_ended(&holder), end(store, &peer, &me));
     woken.expect("its session has ended");
+    assert_eq!(store.acting_controller().await, Ok(None));
     committed(&ended);
     // The key goes, the session stays.
     let theirs = committed(&take(store, &peer).await);
-    let (woken, released) = tokio::join!(store.control_vacant(), store.release_control(&peer, theirs));
+    let holder = leader(&peer);
+    let (woken, released) = tokio::join!(store.control_ended(&holder), store.release_control(&peer, theirs));
     woken.expect("it was given up");
     committed(&released.expect("up"));
+    store.control_ended(&holder).await.expect("it has ended already");
 }
 
 async fn whoever_controls_hears_that_it_is_lost(store: &Store) {
