@@ -85,6 +85,10 @@ impl Replication for Shared {
     async fn reach(&self, _: Request<proto::ReachRequest>) -> Result<Response<proto::ReachResponse>, Status> {
         Err(Status::unavailable("a sink"))
     }
+
+    async fn transfer(&self, _: Request<proto::TransferRequest>) -> Result<Response<proto::TransferResponse>, Status> {
+        Err(Status::unavailable("a sink"))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
