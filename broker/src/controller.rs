@@ -72,44 +72,39 @@ pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationTo
     }
 }
 
-/// Returns with control once nobody else has it.
+/// Returns with control once nobody else has it, and notes meanwhile who has.
 async fn take(broker: &Broker, store: &Store) -> (Session, Revision) {
+    let alive = &broker.inner().alive;
     loop {
-        if let Some(session) = broker.session_handle().get() {
-            let vacant = tokio::select! {
-                vacant = store.control_vacant() => vacant,
-                never = note_controller(broker, store) => match never {},
-            };
-            let taken = match vacant {
-                Ok(()) => store.take_control(&session).await,
-                Err(error) => Err(error),
-            };
-            match taken {
+        let holder = store.acting_controller().await;
+        alive.set_controller(holder.as_ref().ok().copied().flatten().map(|holder| holder.rid.broker));
+        let me = broker.session_handle().get();
+        let taken = match (holder, me) {
+            (Err(error), _) => Err(error),
+            // Somebody acts; or this broker, which did not hear that it took control.
+            (Ok(Some(holder)), me) if me.is_none_or(|me| me.rid != holder.rid || me.inc != holder.inc) => {
+                match store.control_ended(&holder).await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                }
+            }
+            (Ok(_), Some(session)) => match store.take_control(&session).await {
                 Ok(Outcome::Committed { revision }) => {
-                    broker.inner().alive.set_controller(Some(broker.id()));
+                    alive.set_controller(Some(session.rid.broker));
                     return (session, revision);
                 }
                 // Another broker was faster.
-                Ok(Outcome::Conflict) => {}
-                // Rule K5: taken again, it is found in place.
-                Ok(Outcome::Unknown | Outcome::Fenced) | Err(StoreError::Unavailable(_)) => {}
-                Err(error) => tracing::error!(%error, "control cannot be taken"),
-            }
+                Ok(Outcome::Conflict) => continue,
+                outcome => outcome.map(drop),
+            },
+            (Ok(_), None) => Ok(()),
+        };
+        match taken {
+            // Rule K5: taken again, it is found in place.
+            Ok(()) | Err(StoreError::Unavailable(_)) => {}
+            Err(error) => tracing::error!(%error, "control cannot be taken"),
         }
         tokio::time::sleep(RETRY).await;
-    }
-}
-
-/// Keeps note of who acts as controller, for clients who ask.
-async fn note_controller(broker: &Broker, store: &Store) -> std::convert::Infallible {
-    let mut look = tokio::time::interval(NOTE_INTERVAL);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        look.tick().await;
-        // While the store is away, whoever was known last is as good an answer as any.
-        if let Ok(seen) = store.controller().await {
-            broker.inner().alive.set_controller(seen.map(|seen| seen.value.rid.broker));
-        }
     }
 }
 
