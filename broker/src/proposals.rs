@@ -72,7 +72,11 @@ async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Propo
             }
         }
     };
-    join_all(transfers.into_iter().zip(elected).chain(tries.into_iter().zip(changed)).map(settle)).await.into_iter().flatten().collect()
+    join_all(transfers.into_iter().zip(elected).chain(tries.into_iter().zip(changed)).map(settle))
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// A compared key has moved for good: what holds now is read and told first, then that this proposal never will (rule K5).

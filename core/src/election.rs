@@ -1,8 +1,8 @@
 //! Who leads next (rules E1 to E7). Any broker may decide it from what it read; the transaction compares all of it again.
 
 use crate::records::{Leader, PartitionRecord};
-use crate::replica::{Live, removal};
 pub use crate::replica::won;
+use crate::replica::{Live, removal};
 use crate::rules::{Rule, Rules};
 use millpond_log::{LeaderEpoch, Offset, Rid};
 use std::collections::BTreeMap;

@@ -57,8 +57,7 @@ impl Store {
         assert!(next.isr.contains(&leader.rid), "a leader is in sync with itself (rule E3)");
         let key = self.keys.encode(&Key::Partition(*partition));
         let value = codec::value(next);
-        let mut guards =
-            vec![self.own_session(actor), self.live_session(leader), Guard::unmoved(key.clone(), *base)];
+        let mut guards = vec![self.own_session(actor), self.live_session(leader), Guard::unmoved(key.clone(), *base)];
         guards.extend(controller.map(|control| self.in_control(control)));
         let leadership = self.keys.encode(&Key::Leadership(*partition));
         let writes =

@@ -471,9 +471,8 @@ async fn elections_compare_partition_candidate_and_controller() {
     create(&store, &first, "t", 1, 3).await;
     let id = partition(1, 0);
     let seen = partition_record(&store, id).await;
-    let election = |seen: &Versioned<PartitionRecord>, winner: &Session| {
-        Election::of(id, seen, elected(&seen.value, winner))
-    };
+    let election =
+        |seen: &Versioned<PartitionRecord>, winner: &Session| Election::of(id, seen, elected(&seen.value, winner));
     let won = store.elect(&first, None, &[election(&seen, &second)]).await;
     let revision = committed(won[0].as_ref().expect("up"));
     let now = partition_record(&store, id).await;
