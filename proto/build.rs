@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".")
         .extern_path(".millpond.v1.RecordBatches", "crate::RecordBatches")
         .btree_map(".")
+        .codec_path("crate::codec::RoomFirst")
         .compile_fds(all.file_descriptor_set())?;
     Ok(())
 }

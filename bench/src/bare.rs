@@ -25,12 +25,12 @@ pub(crate) struct Synced {
 }
 
 impl Synced {
-    /// Makes the file in `dir`.
+    /// Makes the file.
     ///
     /// # Errors
     /// The disk's own.
-    pub(crate) fn new(dir: &Path) -> Result<Synced> {
-        let file = OpenOptions::new().create_new(true).write(true).open(dir.join("bare"))?;
+    pub(crate) fn new(path: &Path) -> Result<Synced> {
+        let file = OpenOptions::new().create_new(true).write(true).open(path)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FILE_BYTES)?;
         let zeros = vec![0; READ_BYTES];
         for at in (0..FILE_BYTES).step_by(READ_BYTES) {
@@ -48,16 +48,25 @@ impl Synced {
         let data = vec![0x5a; usize::try_from(bytes.next_multiple_of(BLOCK_BYTES))?];
         let mut times = Vec::new();
         for _ in 0..writes {
-            if self.at + data.len() as u64 > FILE_BYTES {
-                self.at = 0;
-            }
             let began = Instant::now();
-            self.file.write_all_at(&data, self.at)?;
-            rustix::fs::fdatasync(&self.file)?;
+            self.write(&data)?;
             times.push(began.elapsed().as_secs_f64() * 1e3);
-            self.at += data.len() as u64;
         }
         Ok(median(&times))
+    }
+
+    /// Writes whole blocks behind those written last, from the file's start again where it ends, and syncs them.
+    ///
+    /// # Errors
+    /// The disk's own.
+    pub(crate) fn write(&mut self, blocks: &[u8]) -> Result<()> {
+        if self.at + blocks.len() as u64 > FILE_BYTES {
+            self.at = 0;
+        }
+        self.file.write_all_at(blocks, self.at)?;
+        rustix::fs::fdatasync(&self.file)?;
+        self.at += blocks.len() as u64;
+        Ok(())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay`, through the same binary that users
-//! run. Prints ratios, since figures of one machine say nothing about another. Holds no client and no server of its own.
+//! run. Prints ratios, since figures of one machine say nothing about another. Its only client and server of its own are those of `echo`,
+//! which show what any gRPC server costs here.
 //!
 //! `bench/run` builds both and starts it. It works in `MILLPOND_BENCH_DIR`, or in the temporary directory: the disk there is what is
 //! measured.
 
 mod bare;
+mod echo;
 mod millpond;
 mod publish;
 mod replay;
@@ -14,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What goes wrong is told to the one who started it; nothing here can mend it.
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
     let measured = match words.as_slice() {
         ["publish"] => measure(publish::run),
         ["replay"] => measure(replay::run),
+        // The child of `publish`.
+        ["echo", dir] => echo::serve(std::path::Path::new(dir)),
         _ => {
             eprintln!("usage: millpond-bench publish|replay");
             return ExitCode::from(2);

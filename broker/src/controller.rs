@@ -413,7 +413,8 @@ fn view<'a>(image: &'a Image, written: &'a BTreeMap<PartitionId, Versioned<Parti
     };
     View {
         members: image.sessions.iter().map(member).collect(),
-        draining: BTreeSet::new(),
+        leaving: image.drains.keys().copied().collect(),
+        draining: image.drains.iter().filter(|(_, drain)| drain.value.replicas).map(|(id, _)| *id).collect(),
         partitions: partitions.map(newest).collect(),
     }
 }

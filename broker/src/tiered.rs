@@ -119,13 +119,13 @@ impl Tiered {
     /// Bytes that do not check out are read once more from the object store before the read fails (case S9).
     async fn fetch_part(&self, part: &PlannedRead, hint: Hint) -> Result<Vec<Batch>, TieredError> {
         let (key, length, range) = (&part.entry.object, part.entry.object_length, part.bytes_in_object());
-        let bytes = self.get(key, length, range.clone(), hint).await?;
-        if let Ok(batches) = part.batches(&bytes) {
+        let pieces = self.pieces(key, length, range.clone(), hint).await?;
+        if let Ok(batches) = part.batches(&pieces) {
             return Ok(batches);
         }
         self.cache.forget(&object(key, length), range.clone());
-        let bytes = self.get(key, length, range, hint).await?;
-        part.batches(&bytes).map_err(|source| damaged(key, source))
+        let pieces = self.pieces(key, length, range, hint).await?;
+        part.batches(&pieces).map_err(|source| damaged(key, source))
     }
 
     /// Puts an object that was just uploaded into the cache, in the background.
@@ -196,17 +196,34 @@ impl Tiered {
         Ok(())
     }
 
+    /// Bytes of an object in one piece, which is copied together where it spans pages.
     async fn get(&self, object: &ObjectKey, length: u64, range: Range<u64>, hint: Hint) -> Result<Bytes, TieredError> {
         let deadline = tokio::time::Instant::now() + READ_PATIENCE;
         let read = self.cache.read_whole(&self::object(object, length), range, hint, deadline).await;
-        read.map_err(|source| match source {
-            CacheError::NotFound { path } => {
-                // Rule G4: a reader with an older manifest looks again; with the newest it is S10.
-                tracing::error!(path, "an object of a manifest is not in the object store");
-                TieredError::Gone
-            }
-            source => TieredError::Read { source },
-        })
+        read.map_err(unread)
+    }
+
+    /// Bytes of an object as the cache holds them.
+    async fn pieces(
+        &self,
+        object: &ObjectKey,
+        length: u64,
+        range: Range<u64>,
+        hint: Hint,
+    ) -> Result<Vec<Bytes>, TieredError> {
+        let deadline = tokio::time::Instant::now() + READ_PATIENCE;
+        self.cache.read(&self::object(object, length), range, hint, deadline).await.map_err(unread)
+    }
+}
+
+fn unread(source: CacheError) -> TieredError {
+    match source {
+        CacheError::NotFound { path } => {
+            // Rule G4: a reader with an older manifest looks again; with the newest it is S10.
+            tracing::error!(path, "an object of a manifest is not in the object store");
+            TieredError::Gone
+        }
+        source => TieredError::Read { source },
     }
 }
 

@@ -12,11 +12,11 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use object_store::{GetOptions, GetRange, GetResultPayload, ObjectStore, ObjectStoreExt};
 use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,6 +32,9 @@ const FAULTS_BEFORE_HEAD: u32 = 2;
 
 /// Pages read from disk at a time for one fetch.
 const DISK_READS: usize = 8;
+
+/// Pages of a local store's file that are read before the ones before them have landed: enough that the reading never waits.
+const FILE_PAGES_AHEAD: usize = 2;
 
 /// Fetches pages in tasks of its own, which outlive the readers that wait for them.
 pub(crate) struct Fetcher {
@@ -167,7 +170,7 @@ impl Fetcher {
         }
         let mut landing = Landing { fetcher: self, object, slots, next: run.start };
         match answer.payload {
-            GetResultPayload::File(file, _) => landing.read_file(Arc::new(file), run).await,
+            GetResultPayload::File(file, _) => landing.read_file(file, run).await,
             GetResultPayload::Stream(body) => landing.read_body(body, run).await,
         }
     }
@@ -207,19 +210,18 @@ impl Landing<'_> {
         self.fetcher.geometry.page_size(self.next, self.object.size)
     }
 
-    /// A local store answers with its file: reading it page by page spares the copy through a stream of small pieces.
-    async fn read_file(&mut self, file: Arc<File>, run: Range<u32>) -> Result<(), Fault> {
-        while self.next < run.end {
-            let (file, size) = (file.clone(), self.page_size());
-            let position = u64::from(self.next) * self.fetcher.geometry.page_bytes;
-            let read = tokio::task::spawn_blocking(move || {
-                let mut bytes = vec![0; size];
-                file.read_exact_at(&mut bytes, position).map(|()| Bytes::from(bytes))
-            });
-            let bytes = self.fetcher.in_time(read).await?.map_err(std::io::Error::other)??;
-            self.land(bytes);
+    /// A local store answers with its file: reading it page by page spares the copy through a stream of small pieces. One job reads
+    /// them all, some ahead of what has landed.
+    async fn read_file(&mut self, file: File, run: Range<u32>) -> Result<(), Fault> {
+        let (sender, mut pages) = mpsc::channel(FILE_PAGES_AHEAD);
+        let (geometry, size) = (self.fetcher.geometry, self.object.size);
+        let sizes = run.clone().map(move |page| geometry.page_size(page, size));
+        let start = geometry.bytes(run.clone(), size).start;
+        tokio::task::spawn_blocking(move || read_pages(file, start, sizes, &sender));
+        while let Some(page) = self.fetcher.in_time(pages.recv()).await? {
+            self.land(page?);
         }
-        Ok(())
+        if self.next == run.end { Ok(()) } else { Err(io::Error::other("the task that read a file ended").into()) }
     }
 
     /// Collects a body into pages. Each gets an allocation of its own, so that one page does not keep a whole answer alive.
@@ -252,6 +254,26 @@ impl Landing<'_> {
         }
         Err(Fault::WrongLength { expected, found })
     }
+}
+
+/// Reads pages of these sizes, one after the other, until one cannot be read or nobody wants them any more.
+fn read_pages(mut file: File, start: u64, sizes: impl Iterator<Item = usize>, pages: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut sought = file.seek(SeekFrom::Start(start)).map(|_| ());
+    for size in sizes {
+        let read = sought.and_then(|()| read_page(&mut file, size));
+        sought = Ok(());
+        let failed = read.is_err();
+        if pages.blocking_send(read).is_err() || failed {
+            return;
+        }
+    }
+}
+
+fn read_page(file: &mut File, size: usize) -> io::Result<Bytes> {
+    // Not zeroed first: a page is large, and all of it is written over.
+    let mut bytes = Vec::with_capacity(size);
+    file.take(size as u64).read_to_end(&mut bytes)?;
+    if bytes.len() == size { Ok(bytes.into()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Pauses between tries: they double, and each is drawn from its upper half, so that many brokers do not come back in step.

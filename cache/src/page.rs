@@ -1,4 +1,4 @@
-//! Pages: their names, their bytes with a checksum, their form on disk, and the arithmetic between bytes and pages.
+//! Pages: their names, their bytes, their form on disk, and the arithmetic between bytes and pages.
 //!
 //! A page's bytes never change, since objects are immutable: a name can only ever stand for one value (case S10).
 
@@ -29,11 +29,10 @@ pub(crate) struct PageKey {
     pub(crate) page: u32,
 }
 
-/// The bytes of a page, in an allocation of their own, and their CRC-32C.
+/// The bytes of a page, in an allocation of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
     pub(crate) bytes: Bytes,
-    crc: u32,
 }
 
 /// A page held in memory; while it is held it is not evicted.
@@ -42,8 +41,7 @@ pub(crate) type Entry = foyer::HybridCacheEntry<PageKey, Page>;
 impl Page {
     /// Takes bytes that share their allocation with nothing else, else the memory budget would not hold.
     pub(crate) fn new(bytes: Bytes) -> Page {
-        let crc = crc32c::crc32c(&bytes);
-        Page { bytes, crc }
+        Page { bytes }
     }
 }
 
@@ -109,18 +107,18 @@ impl Code for PageKey {
 impl Code for Page {
     fn encode(&self, writer: &mut impl Write) -> foyer::Result<()> {
         let length = u32::try_from(self.bytes.len()).expect("a page is at most 16 MiB");
-        let head = [self.crc.to_le_bytes(), length.to_le_bytes()].concat();
+        let head = [crc32c::crc32c(&self.bytes).to_le_bytes(), length.to_le_bytes()].concat();
         writer.write_all(&head).and_then(|()| writer.write_all(&self.bytes)).map_err(Error::io_error)
     }
 
-    /// Damaged bytes are never served (S13): the checksum made when the page was fetched is compared on every read from disk.
+    /// Damaged bytes are never served (S13): the checksum made when the page was written is compared on every read from disk.
     fn decode(reader: &mut impl Read) -> foyer::Result<Page> {
         let [crc, length] = words(reader)?;
         let bytes = take(reader, length as usize, PAGE_BYTES_MAX as usize)?;
         if crc32c::crc32c(&bytes) != crc {
             return Err(damaged());
         }
-        Ok(Page { bytes: bytes.into(), crc })
+        Ok(Page { bytes: bytes.into() })
     }
 
     fn estimated_size(&self) -> usize {

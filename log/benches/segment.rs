@@ -63,7 +63,7 @@ fn segments(criterion: &mut Criterion) {
         group.bench_function("crc32c", |bencher| bencher.iter(|| crc32c::crc32c(black_box(&data))));
         group.bench_function("build", |bencher| bencher.iter(|| build(black_box(&batches)).meta.crc));
         group.bench_function("read", |bencher| {
-            bencher.iter(|| index.read(&span, black_box(&data)).map(|all| all.len()))
+            bencher.iter(|| index.read(&span, black_box(std::slice::from_ref(&data))).map(|all| all.len()))
         });
         group.finish();
         println!("index of {} bytes for {} batches in {} bytes", built.meta.index_length, batches.len(), data.len());

@@ -51,11 +51,11 @@ impl PlannedRead {
         self.entry.in_object(&self.span.bytes)
     }
 
-    /// The batches in the fetched bytes, all checked.
+    /// The batches in the fetched bytes, which may come in pieces, all checked.
     ///
     /// # Errors
     /// As `SegmentIndex::read`.
-    pub fn batches(&self, fetched: &Bytes) -> Result<Vec<Batch>, SegmentError> {
+    pub fn batches(&self, fetched: &[Bytes]) -> Result<Vec<Batch>, SegmentError> {
         self.index.read(&self.span, fetched)
     }
 }

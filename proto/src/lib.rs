@@ -2,6 +2,7 @@
 //!
 //! Floor 1. No clients, no retries, no policy. The promises of the wire are written in the `.proto` files.
 
+mod codec;
 mod convert;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;

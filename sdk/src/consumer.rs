@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::record::{ConsumerRecord, TopicPartition};
 use decode::{Decoder, Step};
 use fetcher::{Command, Event, Fetched, Fetcher, Generation};
-use futures::{FutureExt, Stream, StreamExt};
+use futures::{Stream, StreamExt};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -178,16 +178,28 @@ impl Consumer {
             Ok(None) | Err(_) => return Ok(records),
         }
         while records.len() < self.config.poll_records_max {
-            match self.next().now_or_never() {
-                Some(Some(Ok(record))) => records.push(record),
-                Some(Some(Err(error))) => {
+            match self.here() {
+                Some(Ok(record)) => records.push(record),
+                Some(Err(error)) => {
                     self.deferred = Some(error);
                     break;
                 }
-                Some(None) | None => break,
+                None => break,
             }
         }
         Ok(records)
+    }
+
+    /// The next record or error, if it is here already.
+    fn here(&mut self) -> Option<Result<ConsumerRecord, Error>> {
+        loop {
+            if let Some(decoded) = self.decode() {
+                return Some(decoded);
+            }
+            if let Some(error) = self.events.try_recv().ok().map(|event| self.take_in(event))? {
+                return Some(Err(error));
+            }
+        }
     }
 
     /// The offset at which to start.
@@ -285,33 +297,47 @@ impl Consumer {
     /// Takes the next record out of the push at hand, if there is one left.
     fn decode(&mut self) -> Option<Result<ConsumerRecord, Error>> {
         loop {
-            let mut decoding = self.decoding.take()?;
-            let Some(assigned) = self.current(&decoding.partition, decoding.generation) else {
-                self.consumed(&decoding.address, decoding.decoder.size());
+            // In its place, for as long as records come: it is larger than most of them.
+            let decoding = self.decoding.as_mut()?;
+            let generation = decoding.generation;
+            let assigned =
+                self.partitions.get_mut(&decoding.partition).filter(|assigned| assigned.generation == generation);
+            let Some(assigned) = assigned else {
+                self.give_up_decoding();
                 return None;
             };
             match decoding.decoder.step(assigned.position) {
                 Ok(Step::Record(record)) => {
                     (assigned.position, assigned.epoch) = (record.offset.plus(1), Some(record.leader_epoch));
-                    self.decoding = Some(decoding);
                     return Some(Ok(record));
                 }
                 Ok(Step::BatchDone { end, size, leader_epoch }) => {
                     if end > assigned.position {
                         (assigned.position, assigned.epoch) = (end, Some(leader_epoch));
                     }
-                    self.consumed(&decoding.address, size);
-                    self.decoding = Some(decoding);
+                    let address = Arc::clone(&decoding.address);
+                    self.consumed(&address, size);
                 }
-                Ok(Step::Done) => return None,
+                Ok(Step::Done) => {
+                    self.decoding = None;
+                    return None;
+                }
                 Err(error) => {
                     // The partition rests at the damaged batch: reading on would skip it silently.
                     assigned.generation = Generation::MAX;
-                    self.consumed(&decoding.address, decoding.decoder.size());
-                    self.command(Command::Stop { partition: decoding.partition });
+                    let partition = decoding.partition.clone();
+                    self.give_up_decoding();
+                    self.command(Command::Stop { partition });
                     return Some(Err(error));
                 }
             }
+        }
+    }
+
+    /// Drops what is left of the push at hand.
+    fn give_up_decoding(&mut self) {
+        if let Some(decoding) = self.decoding.take() {
+            self.consumed(&decoding.address, decoding.decoder.size());
         }
     }
 }

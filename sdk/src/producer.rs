@@ -23,11 +23,12 @@ use batch::Pending;
 use millpond_log::ErrorCode;
 use sender::Sender;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout_at};
 
 /// Writes records. Cheap to clone; clones share batches, memory and sequences.
@@ -251,7 +252,9 @@ impl Future for Delivery {
     type Output = Result<RecordMetadata, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(context).map(|reply| {
+        // One reply is no work that a task should be made to yield for. Whoever polls many at once would be told that each of them
+        // has to wait, and be woken for all of them again.
+        pin!(unconstrained(&mut self.reply)).poll(context).map(|reply| {
             let lost =
                 || Error { maybe_done: true, ..Error::new(ErrorCode::UnknownServerError, "the producer's task ended") };
             reply.unwrap_or_else(|_| Err(lost()))

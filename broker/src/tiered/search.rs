@@ -79,7 +79,7 @@ impl Tiered {
         span: &ChunkSpan,
     ) -> Result<Vec<Batch>, TieredError> {
         let bytes = self.get(&entry.object, entry.object_length, entry.in_object(&span.bytes), Hint::Scan).await?;
-        index.read(span, &bytes).map_err(|source| damaged(&entry.object, source))
+        index.read(span, &[bytes]).map_err(|source| damaged(&entry.object, source))
     }
 }
 

@@ -4,7 +4,7 @@ use super::layout::{Input, RawRecord};
 use super::{Batch, BatchError, TimestampType};
 use crate::ids::{Offset, TimestampMs};
 use crate::limits::BATCH_INFLATED_BYTES_MAX;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 /// One record, sharing the bytes of its (decompressed) batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Records {
         };
         self.next_delta = delta + 1;
         let consumed = self.raw.len() - input.0.len();
-        self.raw = self.raw.slice(consumed..);
+        self.raw.advance(consumed);
         Ok(record)
     }
 }

@@ -92,7 +92,7 @@ impl World {
                     let mut answer = Vec::new();
                     for part in parts {
                         let data = self.get(part.entry.object, part.bytes_in_object());
-                        bounds.take(part.batches(&data).expect("sound"), &mut answer);
+                        bounds.take(part.batches(&[data]).expect("sound"), &mut answer);
                     }
                     return Some(answer);
                 }

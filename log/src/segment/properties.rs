@@ -134,7 +134,7 @@ fn answers(index: &SegmentIndex) {
 /// Reads the chunks of a span; batches that come out are whole, in order, and inside.
 fn read(index: &SegmentIndex, span: &ChunkSpan, bytes: &Bytes) {
     let Some(data) = part(&span.bytes, bytes.len()).map(|data| bytes.slice(data)) else { return };
-    let Ok(batches) = decoding(&data, || index.read(span, &data)) else { return };
+    let Ok(batches) = decoding(&data, || index.read(span, std::slice::from_ref(&data))) else { return };
     let mut at = index.chunks()[span.chunks.start].base;
     for batch in &batches {
         assert!(at <= batch.base_offset() && batch.base_offset() < batch.end_offset(), "batches are in order");

@@ -5,7 +5,7 @@
 use super::{AppendTimes, Chunk, ChunkSpan, Density, SegmentError, SegmentIndex};
 use crate::batch::Batch;
 use crate::ids::{Offset, TimestampMs};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// Which of the batches at hand answer a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +40,16 @@ impl ReadBounds {
 }
 
 impl SegmentIndex {
-    /// The batches in `data`, the bytes that `span.bytes` names, all checked: the chunk's CRC, each batch's own CRC, that
-    /// each follows the one before, and that offsets and leader epochs are those of the index.
+    /// The batches in `data`, the bytes that `span.bytes` names in one or more pieces, all checked: the chunk's CRC, each batch's
+    /// own CRC, that each follows the one before, and that offsets and leader epochs are those of the index.
+    ///
+    /// Batches share the pieces; only a chunk that lies in two of them is copied.
     ///
     /// `span` comes from this index. # Errors
     /// `Cut`, `Corrupt`, `Malformed` or `Batch`: none of the bytes may be served; read them again from another place.
-    pub fn read(&self, span: &ChunkSpan, data: &Bytes) -> Result<Vec<Batch>, SegmentError> {
+    pub fn read(&self, span: &ChunkSpan, data: &[Bytes]) -> Result<Vec<Batch>, SegmentError> {
         let need = span.bytes.end - span.bytes.start;
-        let have = data.len() as u64;
+        let have = data.iter().map(|piece| piece.len() as u64).sum();
         if have != need {
             return Err(match have < need {
                 true => SegmentError::Cut { what: "segment data", need, have },
@@ -56,11 +58,10 @@ impl SegmentIndex {
         }
         let chunks = &self.chunks[span.chunks.clone()];
         let mut batches = Vec::with_capacity(chunks.iter().map(|chunk| chunk.batch_count as usize).sum());
+        let mut data = Pieces { rest: data.iter(), piece: Bytes::new() };
         for chunk in chunks {
-            let start = chunk.position - span.bytes.start;
-            // The span lies within `data`, whose length is a `usize`.
-            let bytes = data.slice(start as usize..(start + chunk.size) as usize);
-            self.read_chunk(chunk, bytes, &mut batches)?;
+            // Chunks adjoin, and the span is as long as `data`, whose length is a `usize`.
+            self.read_chunk(chunk, data.take(chunk.size as usize), &mut batches)?;
         }
         Ok(batches)
     }
@@ -72,7 +73,7 @@ impl SegmentIndex {
     pub fn read_timed(
         &self,
         span: &ChunkSpan,
-        data: &Bytes,
+        data: &[Bytes],
         times: &AppendTimes,
     ) -> Result<Vec<(Batch, TimestampMs)>, SegmentError> {
         let first = self.chunks[span.chunks.start].first_batch;
@@ -110,6 +111,39 @@ impl SegmentIndex {
             }
             () if (out.len() - first) as u64 != u64::from(chunk.batch_count) => malformed("another count of batches"),
             () => Ok(()),
+        }
+    }
+}
+
+/// Bytes in pieces, taken from the front.
+struct Pieces<'a> {
+    rest: std::slice::Iter<'a, Bytes>,
+    /// What is left of the piece at hand.
+    piece: Bytes,
+}
+
+impl Pieces<'_> {
+    /// The next `len` bytes, or what there is: shared if they lie in one piece, joined if not.
+    fn take(&mut self, len: usize) -> Bytes {
+        let mut joined = BytesMut::new();
+        loop {
+            let lacks = len - joined.len();
+            if lacks <= self.piece.len() {
+                let taken = self.piece.split_to(lacks);
+                if joined.is_empty() {
+                    return taken;
+                }
+                joined.extend_from_slice(&taken);
+                return joined.freeze();
+            }
+            if !self.piece.is_empty() {
+                joined.reserve(lacks);
+                joined.extend_from_slice(&self.piece);
+            }
+            match self.rest.next() {
+                Some(next) => self.piece = next.clone(),
+                None => return joined.freeze(),
+            }
         }
     }
 }

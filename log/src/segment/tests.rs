@@ -30,7 +30,7 @@ fn read_all(bytes: &Bytes) -> Result<Everything, SegmentError> {
     let mut batches = Vec::new();
     if !index.chunks().is_empty() {
         let span = index.span(0..index.chunks().len());
-        batches = index.read_timed(&span, &range(bytes, span.bytes.clone())?, &times)?;
+        batches = index.read_timed(&span, &[range(bytes, span.bytes.clone())?], &times)?;
     }
     Ok(Everything { index, batches, producers })
 }
@@ -89,6 +89,27 @@ proptest! {
         prop_assert_eq!(&bytes[range.start as usize..range.end as usize], &data[..]);
     }
 
+    /// S13: bytes that come in pieces make the same batches, wherever they are cut, and a byte too few or too many is refused.
+    #[test]
+    fn pieces_read_as_the_whole_does((_, bytes) in built(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
+        let index = SegmentIndex::parse(&bytes).expect("a sound segment");
+        if index.chunks().is_empty() {
+            return Ok(());
+        }
+        let span = index.span(0..index.chunks().len());
+        let data = bytes.slice(span.bytes.start as usize..span.bytes.end as usize);
+        let whole = index.read(&span, std::slice::from_ref(&data)).expect("sound");
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(data.len() + 1)).collect();
+        cuts.extend([0, data.len()]);
+        cuts.sort_unstable();
+        let mut pieces: Vec<Bytes> = cuts.windows(2).map(|cut| data.slice(cut[0]..cut[1])).collect();
+        prop_assert_eq!(&index.read(&span, &pieces).expect("sound"), &whole);
+        pieces.push(Bytes::from_static(b"x"));
+        prop_assert!(index.read(&span, &pieces).is_err(), "a byte too many");
+        let short = [data.slice(1..)];
+        prop_assert!(index.read(&span, &short).is_err(), "a byte too few");
+    }
+
     /// Rule F4: the index finds what a scan from the start finds, whatever the offset and the limit.
     #[test]
     fn index_finds_what_a_scan_finds((built, bytes) in built(), bytes_max in 0u64..4_000) {
@@ -107,7 +128,7 @@ proptest! {
                 let data = bytes.slice(span.bytes.start as usize..span.bytes.end as usize);
                 let several = span.chunks.len() > 1;
                 prop_assert!(!several || data.len() as u64 <= bytes_max, "more than was asked for");
-                bounds.take(index.read(&span, &data).expect("sound"), &mut found);
+                bounds.take(index.read(&span, &[data]).expect("sound"), &mut found);
             }
             // The plan counts whole chunks, so it may stop a little early, but never finds nothing where there is something.
             prop_assert_eq!(found.is_empty(), expected.is_empty());
@@ -206,7 +227,7 @@ fn read_directory(bytes: &Bytes) -> Result<BundleDirectory, SegmentError> {
 
 fn chunks(index: &SegmentIndex, bytes: &Bytes, span: &ChunkSpan) -> Vec<Batch> {
     let Some(data) = bytes.get(span.bytes.start as usize..span.bytes.end as usize) else { return Vec::new() };
-    index.read(span, &Bytes::copy_from_slice(data)).unwrap_or_default()
+    index.read(span, &[Bytes::copy_from_slice(data)]).unwrap_or_default()
 }
 
 /// The first record at or after `from` with a time of at least `target`, by index.
@@ -309,7 +330,7 @@ fn check_replaced(index: &SegmentIndex, span: &ChunkSpan, crc: u32, batch: Batch
     data.extend_from_slice(&bytes[span.bytes.start as usize + data.len()..span.bytes.end as usize]);
     index.chunks[0].crc = crc32c::crc32c(&data);
     assert_eq!(index.chunks[0].crc == crc, accepted);
-    assert_eq!(index.read(span, &data.freeze()).is_ok(), accepted);
+    assert_eq!(index.read(span, &[data.freeze()]).is_ok(), accepted);
 }
 
 /// Case S3: offsets 0 and 2^31 in one segment, as compaction leaves them; the spans around 2^31 as well.

@@ -1,6 +1,7 @@
 //! The producer over real streams that refuse, break and stay silent.
 
 use crate::scripted::{Act, Scripted};
+use futures::FutureExt;
 use millpond_sdk::{
     Acks, Client, ClientConfig, Codec, Delivery, Error, ErrorCode, Producer, ProducerConfig, ProducerRecord,
 };
@@ -45,6 +46,20 @@ async fn check_delivered_once_in_order(acts: &[Act]) {
     let expected: Vec<String> = (0..12).map(|index| index.to_string()).collect();
     assert_eq!(broker.values(0), expected, "{acts:?}");
     assert!(broker.is_done(), "{acts:?} was played");
+}
+
+/// Whoever looks at many deliveries at once, in a task that does not yield between them, sees each that is there.
+#[tokio::test]
+async fn deliveries_that_are_here_are_seen_however_many_are_looked_at() {
+    let broker = Scripted::start(1).await;
+    let producer = Producer::new(&client(&broker).await, quick()).expect("valid");
+    let mut deliveries = Vec::new();
+    for index in 0..1000 {
+        deliveries.push(send(&producer, &index.to_string()).await);
+    }
+    producer.flush().await;
+    let seen = deliveries.into_iter().filter_map(FutureExt::now_or_never).filter(Result::is_ok).count();
+    assert_eq!(seen, 1000);
 }
 
 #[tokio::test]

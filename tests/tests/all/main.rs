@@ -10,6 +10,7 @@ mod commands;
 mod conformance;
 #[path = "../../../metadata/tests/all/control.rs"]
 mod control;
+mod controller;
 mod dev_fleet;
 mod disk_faults;
 mod etcd;

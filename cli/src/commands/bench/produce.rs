@@ -61,6 +61,13 @@ struct Share {
     start: Instant,
 }
 
+/// Latencies told at once: telling each would wake the task that counts them as often as a producer is answered, on cores that the
+/// measured ones need.
+const TOLD_TOGETHER: usize = 4096;
+
+/// How old a latency may become before it is told: the progress shows it.
+const TOLD_AFTER: Duration = Duration::from_millis(200);
+
 /// Sent records whose answer is awaited, each with the time from which its latency counts.
 type Pending = FuturesUnordered<futures::future::Map<Delivery, Settle>>;
 type Settle = Box<dyn FnOnce(Answer) -> Settled + Send>;
@@ -115,21 +122,56 @@ fn producer(client: &Client, sending: &SendingArgs) -> Result<Producer, Failure>
     Producer::new(client, sending.config()).map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// Latencies on their way to be counted.
+struct Telling<'a> {
+    portion: Vec<Duration>,
+    told: Instant,
+    measure: &'a tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
+}
+
+impl Telling<'_> {
+    /// Takes one in, and tells all that are here if it is time.
+    async fn add(&mut self, settled: Settled) -> Result<(), Failure> {
+        self.portion.push(settled.map_err(failed)?);
+        if self.portion.len() < TOLD_TOGETHER && self.told.elapsed() < TOLD_AFTER {
+            return Ok(());
+        }
+        self.told = Instant::now();
+        self.tell().await
+    }
+
+    /// Takes in all that is known now, without waiting for answers.
+    async fn look(&mut self, pending: &mut Pending) -> Result<(), Failure> {
+        while let Some(Some(settled)) = pending.next().now_or_never() {
+            self.add(settled).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self) -> Result<(), Failure> {
+        let portion = std::mem::take(&mut self.portion);
+        self.measure.send(Ok(portion)).await.map_err(|_| Failure::new("the run was stopped"))
+    }
+}
+
 impl Share {
-    /// Sends every record at its time, and tells the latencies in portions as they become known.
+    /// Sends every record at its time, and tells the latencies in portions.
     async fn send(
         self,
         producer: &Producer,
         measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
     ) -> Result<(), Failure> {
         let mut pending = Pending::new();
+        let mut telling = Telling { portion: Vec::new(), told: Instant::now(), measure };
         let mut pace = self.rate.map(|rate| Pace::begin(self.start, rate, self.numbers.clone()));
         for number in self.numbers {
             while pending.len() >= self.in_flight {
-                answered(&mut pending, measure).await?;
+                if let Some(settled) = pending.next().await {
+                    telling.add(settled).await?;
+                }
             }
             let from = match &mut pace {
-                Some(pace) => due(pace, &mut pending, measure).await?,
+                Some(pace) => due(pace, &mut pending, &mut telling).await?,
                 None => Instant::now(),
             };
             let record = ProducerRecord {
@@ -140,62 +182,28 @@ impl Share {
             let delivery = producer.send(record).await.map_err(failed)?;
             let settle: Settle = Box::new(move |answer| answer.map(|_| from.elapsed()));
             pending.push(delivery.map(settle));
-            tell(&mut pending, measure).await?;
+            telling.look(&mut pending).await?;
         }
         // Together, so that an answer's time does not end with the flush.
         let rest = async {
-            while !pending.is_empty() {
-                answered(&mut pending, measure).await?;
+            while let Some(settled) = pending.next().await {
+                telling.add(settled).await?;
             }
-            Ok(())
+            telling.tell().await
         };
         futures::join!(producer.flush(), rest).1
     }
 }
 
-/// Waits for one answer and tells its latency, with all others that are known by then.
-async fn answered(
-    pending: &mut Pending,
-    measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
-) -> Result<(), Failure> {
-    if let Some(settled) = pending.next().await {
-        report(vec![settled.map_err(failed)?], measure).await?;
-    }
-    tell(pending, measure).await
-}
-
 /// Waits until the next record is due, and takes answers meanwhile: a latency ends when its answer comes, not when the next record
 /// is sent. When the record was due.
-async fn due(
-    pace: &mut Pace,
-    pending: &mut Pending,
-    measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
-) -> Result<Instant, Failure> {
+async fn due(pace: &mut Pace, pending: &mut Pending, telling: &mut Telling<'_>) -> Result<Instant, Failure> {
     loop {
         tokio::select! {
             due = pace.next() => return Ok(due),
-            Some(settled) = pending.next() => report(vec![settled.map_err(failed)?], measure).await?,
+            Some(settled) = pending.next() => telling.add(settled).await?,
         }
     }
-}
-
-/// Tells all that is known now, without waiting for answers.
-async fn tell(
-    pending: &mut Pending,
-    measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
-) -> Result<(), Failure> {
-    let mut portion = Vec::new();
-    while let Some(Some(settled)) = pending.next().now_or_never() {
-        portion.push(settled.map_err(failed)?);
-    }
-    if portion.is_empty() { Ok(()) } else { report(portion, measure).await }
-}
-
-async fn report(
-    portion: Vec<Duration>,
-    measure: &tokio::sync::mpsc::Sender<Result<Vec<Duration>, Failure>>,
-) -> Result<(), Failure> {
-    measure.send(Ok(portion)).await.map_err(|_| Failure::new("the run was stopped"))
 }
 
 fn failed(error: millpond_sdk::Error) -> Failure {

@@ -112,7 +112,7 @@ fn batches_of(partition: PartitionId, entry: &SegmentEntry, bucket: &Bucket) -> 
     let index = entry.open_index(partition, &bytes).map_err(|error| format!("S11: {error}"))?;
     let span = index.span(0..index.chunks().len());
     let data = bytes.slice(span.bytes.start as usize..span.bytes.end as usize);
-    index.read(&span, &data).map_err(|error| format!("S13: {error}"))
+    index.read(&span, std::slice::from_ref(&data)).map_err(|error| format!("S13: {error}"))
 }
 
 /// S1 and S2: every acknowledged batch that retention has left is there, with its bytes. S15: no producer's sequence twice.
