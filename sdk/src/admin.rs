@@ -7,7 +7,8 @@ use crate::description::{
 use crate::error::Error;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::Instant;
 
 /// The admin API of a cluster. Cheap to clone.
 ///
@@ -176,7 +177,17 @@ impl Admin {
             let request = v1::FlushTopicRequest { topic: Some(v1::TopicRef::name(name)) };
             answer(admin_client(channel).flush_topic(request).await)
         };
-        self.client.call(Repeat::Safe, call).await.map(|_| ())
+        // A broker uploads what it leads, and is asked once for all of it. Of a partition that nobody may lead there is nothing to
+        // upload.
+        let mut asked = BTreeSet::new();
+        let now = Instant::now();
+        let known = self.client.refresh(name, false, now, now + self.client.config().api_timeout).await?;
+        for partition in known.topic.partitions.iter().filter(|partition| partition.loss.is_none()) {
+            if partition.leader.is_none_or(|leader| asked.insert(leader)) {
+                self.client.call_leader(name, partition.index, call).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Describes the cluster.
