@@ -5,10 +5,10 @@ use crate::description::{
     AcceptedLoss, ClusterDescription, FoundOffset, PartitionLoss, PartitionStatus, TopicDescription,
 };
 use crate::error::Error;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
-use std::collections::{BTreeMap, BTreeSet};
-use tokio::time::Instant;
+use std::collections::BTreeMap;
 
 /// The admin API of a cluster. Cheap to clone.
 ///
@@ -54,6 +54,9 @@ pub enum OffsetSpec {
     /// The earliest record at or after this time.
     AtOrAfter(TimestampMs),
 }
+
+/// Partitions of a topic that are flushed at once: enough to share objects, few enough for a broker to take.
+const FLUSHES_MAX: usize = 64;
 
 impl Admin {
     /// The admin API of the client's cluster.
@@ -173,21 +176,18 @@ impl Admin {
     /// # Errors
     /// `UnknownTopicOrPartition`, `KafkaStorageError`.
     pub async fn flush_topic(&self, name: &str) -> Result<(), Error> {
-        let call = |channel| async move {
-            let request = v1::FlushTopicRequest { topic: Some(v1::TopicRef::name(name)) };
-            answer(admin_client(channel).flush_topic(request).await)
+        let topic = self.describe_topic(name).await?;
+        let flush = |partition| {
+            let call = move |channel| async move {
+                let topic = Some(v1::TopicRef::name(name));
+                let request = v1::FlushTopicRequest { topic, partition: Some(partition) };
+                answer(admin_client(channel).flush_topic(request).await)
+            };
+            self.client.call_leader(name, partition, call)
         };
-        // A broker uploads what it leads, and is asked once for all of it. Of a partition that nobody may lead there is nothing to
-        // upload.
-        let mut asked = BTreeSet::new();
-        let now = Instant::now();
-        let known = self.client.refresh(name, false, now, now + self.client.config().api_timeout).await?;
-        for partition in known.topic.partitions.iter().filter(|partition| partition.loss.is_none()) {
-            if partition.leader.is_none_or(|leader| asked.insert(leader)) {
-                self.client.call_leader(name, partition.index, call).await?;
-            }
-        }
-        Ok(())
+        // Each at its leader. Of a partition that nobody may lead there is nothing to upload.
+        let led = topic.partitions.iter().filter(|partition| partition.loss.is_none());
+        stream::iter(led.map(|partition| flush(partition.index))).buffer_unordered(FLUSHES_MAX).try_for_each(async |_| Ok(())).await
     }
 
     /// Describes the cluster.
