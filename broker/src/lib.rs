@@ -23,6 +23,7 @@ mod loss;
 mod manifest_refresh;
 mod mark;
 mod metrics;
+mod moves;
 mod objects;
 mod office;
 mod offsets;

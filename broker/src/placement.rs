@@ -30,7 +30,7 @@ pub(crate) struct Wanted<'a> {
 impl Broker {
     /// Who may hold replicas now, with what they carry.
     pub(crate) async fn hosts(&self) -> Result<Hosts, StoreError> {
-        let sessions = self.inner().store.sessions().await?;
+        let sessions = self.inner().store.hosts().await?;
         let mut loads: BTreeMap<BrokerId, Load> = BTreeMap::new();
         for topic in self.inner().catalog.tables().topics() {
             for handle in &topic.partitions {

@@ -78,6 +78,9 @@ pub struct Running {
     http: JoinSet<Result<(), String>>,
     http_end: CancellationToken,
     metrics: Arc<Metrics>,
+    /// Somebody wants it to end.
+    stop: CancellationToken,
+    /// It ends.
     shutdown: CancellationToken,
     wal: Wal,
 }
@@ -140,12 +143,14 @@ impl From<OfficeError> for StartError {
     }
 }
 
-/// Brings a broker up: returns when it is recovered, registered and serving. Ends when `shutdown` is cancelled, or by itself
+/// Brings a broker up: returns when it is recovered, registered and serving. Ends when `stop` is cancelled, or by itself
 /// when its WAL fails (rule W2): see `Running::ended`.
 ///
 /// # Errors
 /// Whatever keeps it from serving; nothing was changed that a later start would miss.
-pub async fn start(config: Config, components: Components, shutdown: CancellationToken) -> Result<Running, StartError> {
+pub async fn start(config: Config, components: Components, stop: CancellationToken) -> Result<Running, StartError> {
+    // Leaderships are handed over before anything ends.
+    let shutdown = CancellationToken::new();
     let grpc_listener = listen("gRPC", config.grpc.bind).await?;
     let kafka_listener = listen("Kafka", config.kafka.bind).await?;
     let http = listen("HTTP", config.http.bind).await?;
@@ -165,7 +170,7 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     let metrics = Arc::new(open_metrics(&config)?);
     let session = SessionHandle::default();
     let open = Arc::new(AtomicBool::new(false));
-    let readiness = http::Readiness { session: session.clone(), open: Arc::clone(&open), shutdown: shutdown.clone() };
+    let readiness = http::Readiness { session: session.clone(), open: Arc::clone(&open), shutdown: stop.clone() };
     readiness.register(&metrics);
     let connections = Doors::new(config.connections_max as usize);
     // Health answers while the WAL is still being recovered (case O5).
@@ -323,7 +328,18 @@ pub async fn start(config: Config, components: Components, shutdown: Cancellatio
     levels::register(&broker);
     open.store(true, Ordering::Release);
     tracing::info!(broker = %config.id, grpc = addresses.grpc, kafka = addresses.kafka, http = addresses.http, "serving");
-    Ok(Running { broker, addresses, tasks, shards: shard_tasks, http: http_task, http_end, metrics, shutdown, wal })
+    Ok(Running {
+        broker,
+        addresses,
+        tasks,
+        shards: shard_tasks,
+        http: http_task,
+        http_end,
+        metrics,
+        stop,
+        shutdown,
+        wal,
+    })
 }
 
 impl Running {
@@ -334,15 +350,17 @@ impl Running {
     pub async fn ended(mut self) -> Result<(), String> {
         let outcome = tokio::select! {
             biased;
-            () = self.shutdown.cancelled() => Ok(()),
+            () = self.stop.cancelled() => Ok(()),
             Some(ended) = self.tasks.join_next() => Err(unasked(ended)),
             Some(ended) = self.shards.join_next() => Err(unasked(ended)),
             Some(ended) = self.http.join_next() => Err(unasked(ended)),
         };
-        if let Err(reason) = &outcome {
-            tracing::error!(reason, "the broker ends");
-            self.shutdown.cancel();
+        match &outcome {
+            // Clients find the new leaders while this one still answers (rule B7).
+            Ok(()) => self.broker.hand_everything_over().await,
+            Err(reason) => tracing::error!(reason, "the broker ends"),
         }
+        self.shutdown.cancel();
         // The doors answer what is under way, for which the shards have to go on meanwhile.
         let drained = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(DRAIN, drained).await.is_err() {

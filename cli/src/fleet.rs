@@ -107,9 +107,21 @@ impl Fleet {
         }
     }
 
-    /// Kills a broker without warning (SIGKILL), and returns when it is gone.
+    /// Kills a broker without warning (SIGKILL), and returns when it is gone. It stays down until `keep` or `kill_and_start`.
     pub(crate) async fn kill(&mut self, index: usize) -> Result<(), Failure> {
         self.brokers[index].child.kill().await
+    }
+
+    /// Kills all brokers without warning, starts them again, and returns when every one is ready.
+    pub(crate) async fn kill_and_start(&mut self) -> Result<(), Failure> {
+        for broker in &mut self.brokers {
+            broker.child.kill().await?;
+        }
+        let start = async |broker: &mut Member| {
+            broker.child = broker.command.start().await?;
+            Ok::<(), Failure>(())
+        };
+        try_join_all(self.brokers.iter_mut().map(start)).await.map(drop)
     }
 
     /// Asks all brokers to end (SIGTERM), waits until they have, and closes the metadata. One that was killed is not missed.

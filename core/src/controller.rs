@@ -30,7 +30,9 @@ pub struct Member {
 pub struct View<'a> {
     /// Brokers with a session.
     pub members: BTreeMap<BrokerId, Member>,
-    /// Brokers that are to be left without leaderships and replicas.
+    /// Brokers that are to be left without leaderships.
+    pub leaving: BTreeSet<BrokerId>,
+    /// Those of them that are to be left without replicas too.
     pub draining: BTreeSet<BrokerId>,
     /// Partitions of active topics, in order.
     pub partitions: Vec<(PartitionId, &'a PartitionRecord)>,
@@ -163,7 +165,7 @@ impl View<'_> {
 
     /// Whether a broker may be given more than it has.
     fn takes_more(&self, broker: BrokerId) -> bool {
-        self.members.contains_key(&broker) && !self.draining.contains(&broker)
+        self.members.contains_key(&broker) && !self.leaving.contains(&broker) && !self.draining.contains(&broker)
     }
 
     /// A member of the ISR with a session, on this broker.

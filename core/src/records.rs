@@ -60,6 +60,14 @@ pub struct SessionRecord {
     pub rack: Option<String>,
 }
 
+/// A broker that is to be left: `/b/{id}/drain`. Its leaderships go elsewhere, and nothing new is placed on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRecord {
+    /// Whether its replicas go too. A broker that stops and comes back keeps them.
+    pub replicas: bool,
+}
+
 /// Where a topic stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -287,6 +287,8 @@ impl Replica {
             self.epoch_seen = epoch;
             let mark = self.written(Written::Epoch(epoch));
             out.push(Output::PersistEpoch { epoch, mark });
+            // Readers name the epoch that they know (rule F2).
+            out.push(Output::Publish);
         }
     }
 

@@ -68,6 +68,8 @@ codes! {
     InvalidPartitions = 37, "INVALID_PARTITIONS", false;
     /// A replication factor the cluster cannot give.
     InvalidReplicationFactor = 38, "INVALID_REPLICATION_FACTOR", false;
+    /// Replicas that a partition cannot have.
+    InvalidReplicaAssignment = 39, "INVALID_REPLICA_ASSIGNMENT", false;
     /// A setting with an unknown name or a bad value.
     InvalidConfig = 40, "INVALID_CONFIG", false;
     /// A request that contradicts itself.
@@ -94,6 +96,8 @@ codes! {
     UnsupportedCompressionType = 76, "UNSUPPORTED_COMPRESSION_TYPE", false;
     /// The leader cannot prove the answer yet (rules R11, F3).
     OffsetNotAvailable = 78, "OFFSET_NOT_AVAILABLE", true;
+    /// The preferred replica cannot lead now.
+    PreferredLeaderNotAvailable = 80, "PREFERRED_LEADER_NOT_AVAILABLE", true;
     /// The batch or one of its records is malformed.
     InvalidRecord = 87, "INVALID_RECORD", false;
     /// Too much is in flight; wait as long as the answer says.

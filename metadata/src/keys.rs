@@ -32,6 +32,7 @@ pub enum ShardKind {
 /// | `Cluster` | `/cluster` | `ClusterRecord` |
 /// | `BrokerDisk` | `/b/{id}/wal` | `DiskRecord` |
 /// | `BrokerSession` | `/b/{id}/sess` | `SessionRecord`, under the broker's lease |
+/// | `BrokerDrain` | `/b/{id}/drain` | `DrainRecord`, under the broker's lease if it marked itself |
 /// | `TopicName` | `/topics/{name}` | the topic's UUID as text |
 /// | `Topic` | `/topic/{uuid}` | `TopicRecord` |
 /// | `Tombstone` | `/tomb/{uuid}` | `TombstoneRecord` |
@@ -60,6 +61,7 @@ pub enum Key {
     Cluster,
     BrokerDisk(BrokerId),
     BrokerSession(BrokerId),
+    BrokerDrain(BrokerId),
     TopicName(TopicName),
     Topic(TopicId),
     Tombstone(TopicId),
@@ -138,6 +140,7 @@ impl Keys {
             Key::Cluster => to.word("cluster"),
             Key::BrokerDisk(id) => to.word("b").plain(id.0).word("wal"),
             Key::BrokerSession(id) => to.word("b").plain(id.0).word("sess"),
+            Key::BrokerDrain(id) => to.word("b").plain(id.0).word("drain"),
             Key::TopicName(name) => to.word("topics").word(name.as_str()),
             Key::Topic(id) => to.word("topic").topic(*id),
             Key::Tombstone(id) => to.word("tomb").topic(*id),
@@ -227,6 +230,7 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
             match from.word()? {
                 "wal" => Key::BrokerDisk(id),
                 "sess" => Key::BrokerSession(id),
+                "drain" => Key::BrokerDrain(id),
                 _ => return None,
             }
         }

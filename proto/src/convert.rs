@@ -31,7 +31,8 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::CoordinatorNotAvailable
         | E::NotEnoughReplicas
         | E::KafkaStorageError
-        | E::OffsetNotAvailable => Code::Unavailable,
+        | E::OffsetNotAvailable
+        | E::PreferredLeaderNotAvailable => Code::Unavailable,
         E::RequestTimedOut => Code::DeadlineExceeded,
         E::TopicAuthorizationFailed => Code::PermissionDenied,
         E::TopicAlreadyExists => Code::AlreadyExists,
@@ -50,6 +51,7 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::InvalidTimestamp
         | E::InvalidPartitions
         | E::InvalidReplicationFactor
+        | E::InvalidReplicaAssignment
         | E::InvalidConfig
         | E::InvalidRequest
         | E::UnsupportedForMessageFormat

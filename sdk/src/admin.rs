@@ -6,7 +6,7 @@ use crate::description::{
 };
 use crate::error::Error;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use millpond_log::{ErrorCode, LeaderEpoch, Offset, TimestampMs};
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
 
@@ -176,8 +176,7 @@ impl Admin {
     /// # Errors
     /// `UnknownTopicOrPartition`, `KafkaStorageError`.
     pub async fn flush_topic(&self, name: &str) -> Result<(), Error> {
-        let count =
-            u32::try_from(self.describe_topic(name).await?.partitions.len()).expect("they are counted in 32 bits");
+        let topic = self.describe_topic(name).await?;
         let flush = |partition| {
             let call = move |channel| async move {
                 let topic = Some(v1::TopicRef::name(name));
@@ -186,8 +185,12 @@ impl Admin {
             };
             self.client.call_leader(name, partition, call)
         };
-        // Each at its leader.
-        stream::iter((0..count).map(flush)).buffer_unordered(FLUSHES_MAX).try_for_each(async |_| Ok(())).await
+        // Each at its leader. Of a partition that nobody may lead there is nothing to upload.
+        let led = topic.partitions.iter().filter(|partition| partition.loss.is_none());
+        stream::iter(led.map(|partition| flush(partition.index)))
+            .buffer_unordered(FLUSHES_MAX)
+            .try_for_each(async |_| Ok(()))
+            .await
     }
 
     /// Describes the cluster.
@@ -239,6 +242,58 @@ impl Admin {
         let none = || Error::new(ErrorCode::UnknownServerError, "the broker answered without the loss");
         let loss = accepted.loss.map(PartitionLoss::from).ok_or_else(none)?;
         Ok(AcceptedLoss { loss, leader_epoch: accepted.leader_epoch.map(LeaderEpoch) })
+    }
+
+    /// Moves a partition's replicas to the brokers `to`, the preferred leader first. Returns once that is decided: it is done when the
+    /// partition's replicas are these alone, and all in sync.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`, `InvalidReplicaAssignment`.
+    pub async fn move_partition(&self, name: &str, partition: u32, to: &[BrokerId]) -> Result<(), Error> {
+        let to: Vec<u32> = to.iter().map(|broker| broker.0).collect();
+        let call = |channel| {
+            let to = to.clone();
+            async move {
+                let topic = Some(v1::TopicRef::name(name));
+                let request = v1::MovePartitionRequest { topic, partition, to };
+                answer(admin_client(channel).move_partition(request).await)
+            }
+        };
+        self.client.call(Repeat::Safe, call).await.map(|_| ())
+    }
+
+    /// Has a partition's preferred replica lead it. Returns who leads.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition`; `PreferredLeaderNotAvailable`: it is not in sync.
+    pub async fn elect_leader(&self, name: &str, partition: u32) -> Result<BrokerId, Error> {
+        let call = |channel| async move {
+            let request = v1::ElectLeaderRequest { topic: Some(v1::TopicRef::name(name)), partition };
+            answer(admin_client(channel).elect_leader(request).await)
+        };
+        self.client.call(Repeat::Safe, call).await.map(|elected| BrokerId(elected.leader))
+    }
+
+    /// Marks a broker as one to be left: its leaderships and replicas go elsewhere. With `undo` it gets its share again.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: there never was such a broker.
+    pub async fn drain_broker(&self, broker: BrokerId, undo: bool) -> Result<(), Error> {
+        let call = |channel| async move {
+            answer(admin_client(channel).drain_broker(v1::DrainBrokerRequest { broker: broker.0, undo }).await)
+        };
+        self.client.call(Repeat::Safe, call).await.map(|_| ())
+    }
+
+    /// Forgets a broker that will not come back.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: it runs, a partition names it, or there is no such broker.
+    pub async fn forget_broker(&self, broker: BrokerId) -> Result<(), Error> {
+        let call = |channel| async move {
+            answer(admin_client(channel).forget_broker(v1::ForgetBrokerRequest { broker: broker.0 }).await)
+        };
+        self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
     }
 
     /// Looks up an offset; `None` when no record qualifies.

@@ -67,6 +67,8 @@ impl TestBrokers {
         config.id = BrokerId(id);
         config.wal_bytes = WAL_BYTES;
         config.rack = Some(format!("r{id}"));
+        // Balance waits for a short calm, so that it happens while a test looks.
+        config.controller.calm_ms = 1_000;
         config.cluster_secret = Some(Secret::new(b"known to the brokers of this test").expect("it is long enough"));
         config
     }

@@ -37,7 +37,7 @@ pub(crate) struct Pushed {
 pub(crate) enum Answer {
     /// What the replica says.
     Said { partition: PartitionId, reply: PushReply },
-    /// This broker does not hold the partition, or not yet (rule K1): push to it later.
+    /// This broker does not hold the partition, or not yet (rule K1), or has no room for it: push to it later.
     Unknown { partition: PartitionId, nonce: u64 },
 }
 

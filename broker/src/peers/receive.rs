@@ -14,13 +14,13 @@ use millpond_core::replica::Push;
 use millpond_log::{BrokerId, Incarnation, PartitionId, Rid};
 use millpond_proto::internal::replication_server::Replication;
 use millpond_proto::internal::{self as proto, AnswerFrame, PushFrame};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -36,8 +36,10 @@ const ANSWERS_MAX: usize = 1024;
 /// How long a stream may take to say whom it means.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause before a full WAL is asked for room again.
+/// Pause before a full WAL is asked for room again, and how long all pushes of a stream wait for it. Then those that need room are
+/// sent back, so that the others get through: what frees the WAL is heard from them (rule T6).
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
+const ROOM_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Most partitions that are asked for at once.
 const HOLDS_MAX: usize = 100_000;
@@ -74,6 +76,8 @@ impl Replication for ReplicationService {
             waiting: VecDeque::new(),
             memory: None,
             room: Vec::new(),
+            full_since: None,
+            sent_back: HashMap::new(),
         };
         let incoming = Incoming { frames, answered, buffer: Vec::new(), intake, stop: self.stop.clone() };
         let stream = futures::stream::unfold(Some(incoming), |incoming| async move {
@@ -209,6 +213,10 @@ struct Intake {
     /// What the first of them has got so far.
     memory: Option<OwnedSemaphorePermit>,
     room: Vec<WalPermit>,
+    /// Since when the WAL has no room.
+    full_since: Option<Instant>,
+    /// Cursors of which a push was sent back: what follows it on them has lost its place.
+    sent_back: HashMap<PartitionId, u64>,
 }
 
 impl Intake {
@@ -231,22 +239,41 @@ impl Intake {
 
     /// Hands the first push to its shard. Cancel safe: what it has got stays.
     async fn place(&mut self) {
-        let Some((_, push)) = self.waiting.front() else { return };
+        let Some((partition, push)) = self.waiting.front() else { return };
+        if self.sent_back.get(partition) == Some(&push.nonce) {
+            self.waiting.pop_front();
+            return;
+        }
         if self.memory.is_none() {
             let bytes = bytes_of(push).max(PUSH_BYTES_MIN).min(self.window.bytes);
             let bytes = u32::try_from(bytes).expect("a window is smaller than 4 GiB");
             let taken = Arc::clone(&self.window.free).acquire_many_owned(bytes).await;
             self.memory = Some(taken.expect("a window is never closed"));
         }
-        while let Some(placed) = push.batches.get(self.room.len()) {
+        let fits = loop {
+            let Some(placed) = push.batches.get(self.room.len()) else { break true };
             match self.shared.wal.reserve(placed.batch.size()) {
-                Some(room) => self.room.push(room),
+                Some(room) => {
+                    self.full_since = None;
+                    self.room.push(room);
+                }
                 // It comes back by a trim, or when the disk has space again.
-                None => sleep(ROOM_PAUSE).await,
+                None if self.full_since.get_or_insert_with(Instant::now).elapsed() < ROOM_PATIENCE => {
+                    sleep(ROOM_PAUSE).await;
+                }
+                None => break false,
             }
+        };
+        let Some((partition, mut push)) = self.waiting.pop_front() else { return };
+        let (mut room, memory) = (std::mem::take(&mut self.room), self.memory.take());
+        if fits {
+            self.sent_back.remove(&partition);
+        } else {
+            // The leader pushes it again after a pause. What the leader says of itself is heard now.
+            self.sent_back.insert(partition, push.nonce);
+            let _ = self.answers.send(Answer::Unknown { partition, nonce: push.nonce });
+            (room, push.batches) = (Vec::new(), Vec::new());
         }
-        let Some((partition, push)) = self.waiting.pop_front() else { return };
-        let (room, memory) = (std::mem::take(&mut self.room), self.memory.take());
         let pushed = Pushed { partition, push, room, memory, answers: self.answers.clone() };
         // A shard that is gone ends the broker.
         let _ = self.shared.shard(partition).send(ShardMsg::Push(Box::new(pushed)));

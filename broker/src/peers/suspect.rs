@@ -4,6 +4,7 @@
 use super::caller::{CONNECT_PATIENCE, connect};
 use super::{Link, Peer, Shared};
 use millpond_log::{BrokerId, Incarnation};
+use millpond_metadata::store::Outcome as Ended;
 use millpond_proto::internal::ReachRequest;
 use millpond_proto::internal::reach_response::Outcome;
 use std::io;
@@ -40,9 +41,11 @@ pub(super) async fn ask(shared: Arc<Shared>, suspect: Peer) {
     }
     let Some(session) = shared.session.get() else { return };
     match shared.store.end_session(&session, broker, suspect.inc).await {
-        Ok(outcome) => {
-            tracing::warn!(%broker, ?second, ?outcome, "the broker's port refuses connections: its session ends")
+        Ok(Ended::Committed { .. }) => {
+            tracing::warn!(%broker, ?second, "a broker's port refuses connections: its session was ended");
         }
+        // Somebody else was faster, or it is back.
+        Ok(outcome) => tracing::debug!(%broker, ?outcome, "the session of a broker that is gone was not ended"),
         // It is asked again with the next attempt to connect.
         Err(error) => tracing::warn!(%broker, %error, "the session of a broker that is gone cannot be ended yet"),
     }

@@ -4,4 +4,5 @@
 mod harness;
 mod refusals;
 mod streams;
+mod throughput;
 mod windows;

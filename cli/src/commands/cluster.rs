@@ -5,8 +5,9 @@ use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::{self, Format, OutputArgs};
 use crate::units::ByteCount;
-use millpond_sdk::{Admin, ClusterDescription};
+use millpond_sdk::{Admin, BrokerId, ClusterDescription, TopicDescription};
 use serde::Serialize;
+use std::time::Duration;
 
 /// Arguments of `cluster`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,43 @@ enum Action {
         #[command(flatten)]
         connection: ConnectionArgs,
     },
+    /// Wait until the cluster is well
+    #[command(after_help = "Example: millpond cluster wait --isr-full --timeout 5m")]
+    Wait {
+        /// Until every partition has a leader and all of its replicas are in sync
+        #[arg(long, required = true)]
+        isr_full: bool,
+        /// Give up after this time
+        #[arg(long, default_value = "10m", value_parser = crate::units::duration)]
+        timeout: Duration,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
+    /// Move all leaderships and replicas away from a broker, so that it can be stopped for good
+    #[command(after_help = "Example: millpond cluster drain 3")]
+    Drain {
+        /// Its id
+        #[arg(value_name = "ID")]
+        broker: u32,
+        /// Let it have its share again
+        #[arg(long)]
+        undo: bool,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
+    /// Forget a broker that holds nothing and will not come back
+    #[command(after_help = "Example: millpond cluster forget 3")]
+    Forget {
+        /// Its id
+        #[arg(value_name = "ID")]
+        broker: u32,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
 }
+
+/// How often the cluster is looked at by who waits.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// The answer of `cluster describe`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -70,13 +107,63 @@ struct Place {
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let Action::Describe { connection, output } = args.action;
-    let admin = Admin::new(&connection.connect().await?);
-    let failed = |error: millpond_sdk::Error| Failure::new(error.to_string());
+    match args.action {
+        Action::Describe { connection, output } => describe(&Admin::new(&connection.connect().await?), &output).await,
+        Action::Wait { isr_full: _, timeout, connection } => {
+            wait(&Admin::new(&connection.connect().await?), timeout).await
+        }
+        Action::Drain { broker, undo, connection } => {
+            Admin::new(&connection.connect().await?).drain_broker(BrokerId(broker), undo).await.map_err(failed)?;
+            output::text(&match undo {
+                true => format!("broker {broker} gets its share again"),
+                false => format!(
+                    "broker {broker} is being left; `millpond cluster describe` shows what it still leads and holds"
+                ),
+            })
+        }
+        Action::Forget { broker, connection } => {
+            Admin::new(&connection.connect().await?).forget_broker(BrokerId(broker)).await.map_err(failed)?;
+            output::text(&format!("broker {broker} is forgotten"))
+        }
+    }
+}
+
+fn failed(error: millpond_sdk::Error) -> Failure {
+    Failure::new(error.to_string())
+}
+
+/// Waits until nothing is amiss; says what is when the time is over.
+async fn wait(admin: &Admin, timeout: Duration) -> Result<(), Failure> {
+    let deadline = tokio::time::Instant::now() + timeout;
+    loop {
+        let topics = admin.list_topics().await.map_err(failed)?;
+        let amiss = amiss(&topics);
+        let Some((count, first)) = amiss else {
+            return output::text("every partition has all of its replicas in sync");
+        };
+        if tokio::time::Instant::now() >= deadline {
+            return Err(Failure::new(format!("{count} partitions are not whole yet, {first} among them")));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// How many partitions have no leader or a replica that is not in sync, and one of them.
+fn amiss(topics: &[TopicDescription]) -> Option<(usize, String)> {
+    let all = topics.iter().flat_map(|topic| topic.partitions.iter().map(move |partition| (topic, partition)));
+    let mut amiss = all.filter(|(_, partition)| {
+        partition.leader.is_none() || partition.replicas.iter().any(|replica| !partition.isr.contains(replica))
+    });
+    let (topic, partition) = amiss.next()?;
+    let first = format!("{}:{}", topic.name, partition.index);
+    Some((amiss.count() + 1, first))
+}
+
+async fn describe(admin: &Admin, output: &OutputArgs) -> Result<(), Failure> {
     let cluster = admin.describe_cluster().await.map_err(failed)?;
     let mut topics = Vec::new();
     for topic in admin.list_topics().await.map_err(failed)? {
-        let partitions = status::partitions(&admin, &topic).await;
+        let partitions = status::partitions(admin, &topic).await;
         topics.push((topic.name, partitions));
     }
     let described = Described::new(cluster, &topics);

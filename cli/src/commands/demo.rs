@@ -1,31 +1,40 @@
-//! `millpond demo`: the tour on real events. Publishes them, reads along, uploads, kills the broker, starts it again, and
-//! replays everything. It is a client like any other; what it claims it has counted.
+//! `millpond demo`: the tour on real events, with a fleet of its own. Publishes them, reads along, kills a broker meanwhile,
+//! uploads, kills all brokers, starts them again, and replays everything. It is a client like any other; what it claims it has counted.
 
+mod acks;
 mod ledger;
-mod server;
 
 use super::consume::{Left, ends};
-use super::deliveries::Deliveries;
 use crate::failure::{Doing, Failure};
+use crate::fleet::{Fleet, Plan};
 use crate::flights;
 use crate::output::{self, Format, OutputArgs};
 use crate::progress::Progress;
 use crate::signals::Shutdown;
 use crate::units::ByteCount;
+use acks::{Acked, Acks};
 use ledger::Ledger;
 use millpond_sdk::{
     Admin, Client, Codec, Consumer, ConsumerConfig, NewTopic, Offset, PartitionStatus, Producer, ProducerConfig,
     ProducerRecord, StartAt, TimestampMs, TopicPartition,
 };
 use serde::Serialize;
-use server::Server;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tempfile::TempDir;
 use tokio::time::Instant;
 
 const TOPIC: &str = "flights";
 const PARTITIONS: u32 = 6;
+
+const BROKERS: u16 = 3;
+
+/// The broker that is killed: not the first, since clients would ask that one anyway.
+const VICTIM: usize = 1;
+
+/// After how many events a broker is killed: half of them.
+const KILL_AFTER: u64 = flights::COUNT / 2;
 
 /// Segments small enough that uploads go on while events are published.
 const SEGMENT_BYTES: &str = "4194304";
@@ -40,7 +49,7 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: millpond demo --keep")]
 pub(crate) struct Args {
-    /// Leave the broker running at the end, until Ctrl-C
+    /// Leave the brokers running at the end, until Ctrl-C
     #[arg(long)]
     keep: bool,
     #[command(flatten)]
@@ -53,6 +62,10 @@ struct Summary {
     events: u64,
     keys: usize,
     publish_seconds: f64,
+    /// After which event a broker was killed.
+    killed_after: u64,
+    /// The longest that any partition went without an acknowledgement, while one had none to lead and follow it.
+    longest_pause_seconds: f64,
     wal_bytes: u64,
     object_store_bytes: u64,
     replayed: u64,
@@ -63,32 +76,39 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut shutdown = Shutdown::listen()?;
     tokio::select! {
         () = shutdown.asked() => Err(Failure::new("stopped before the end")),
-        result = tour(&args) => {
-            let (summary, server) = result?;
+        result = tour() => {
+            let (summary, mut fleet, folder) = result?;
             summary.print(args.output.output)?;
             if args.keep {
-                eprintln!("the broker runs on: --bootstrap {}; Ctrl-C ends it", server.grpc);
-                shutdown.asked().await;
+                let folder = folder.keep();
+                eprintln!("their data are in {}", folder.display());
+                eprintln!("the brokers run on: --bootstrap {}; Ctrl-C ends them", bootstrap(&fleet));
+                tokio::select! {
+                    () = shutdown.asked() => {}
+                    failure = fleet.keep() => return Err(failure),
+                }
             }
-            server.stop().await
+            fleet.stop().await
         }
     }
 }
 
-async fn tour(args: &Args) -> Result<(Summary, Server), Failure> {
-    step("starting a broker with an empty disk and an empty object store");
-    let mut server = Server::start().await?;
-    let client = connect(&server).await?;
+async fn tour() -> Result<(Summary, Fleet, TempDir), Failure> {
+    step("starting three brokers with empty disks and an empty object store");
+    let folder = tempfile::Builder::new().prefix("millpond-demo-").tempdir().doing("cannot make a temporary folder")?;
+    let mut fleet = Fleet::start(&plan(&folder)).await?;
+    let client = connect(&fleet).await?;
     let admin = Admin::new(&client);
     let mut topic = NewTopic::new(TOPIC);
     topic.partitions = Some(PARTITIONS);
+    topic.replication_factor = Some(u32::from(BROKERS));
     topic.configs = BTreeMap::from([("segment.bytes".to_owned(), SEGMENT_BYTES.to_owned())]);
     admin.create_topic(topic).await.map_err(failed)?;
 
     step("publishing the flights of 2013 by tail number, and reading along");
     let begun = Instant::now();
-    let reading = tokio::spawn(read_along(connect(&server).await?));
-    let written = publish(&client).await?;
+    let reading = tokio::spawn(read_along(connect(&fleet).await?));
+    let (written, acked) = publish(&client, &mut fleet).await?;
     let publish_seconds = begun.elapsed().as_secs_f64();
     let read = reading.await.doing("the reader failed")??;
     written
@@ -99,30 +119,45 @@ async fn tour(args: &Args) -> Result<(Summary, Server), Failure> {
     admin.flush_topic(TOPIC).await.map_err(failed)?;
     let status = status(&admin).await?;
 
-    step("killing the broker (SIGKILL) and starting it again");
-    server.kill_and_start().await?;
+    step("killing all brokers (SIGKILL) and starting them again");
+    fleet.kill_and_start().await?;
 
     step("replaying everything");
     let begun = Instant::now();
-    let replayed = replay(connect(&server).await?).await?;
+    let replayed = replay(connect(&fleet).await?).await?;
     let replay_seconds = begun.elapsed().as_secs_f64();
     written
         .compare(&replayed)
         .map_err(|difference| Failure::new(format!("the replay is not what was written: {difference}")))?;
 
-    if args.keep {
-        server.keep_data();
-    }
     let summary = Summary {
         events: written.len(),
         keys: written.keys(),
         publish_seconds,
+        killed_after: KILL_AFTER,
+        longest_pause_seconds: acked.longest.as_secs_f64(),
         wal_bytes: status.iter().map(|status| status.tail_bytes).sum(),
         object_store_bytes: status.iter().map(|status| status.tiered_bytes).sum(),
         replayed: replayed.len(),
         replay_seconds,
     };
-    Ok((summary, server))
+    Ok((summary, fleet, folder))
+}
+
+/// Three brokers on free ports, whose own words are errors alone: one of them is killed on purpose.
+fn plan(folder: &TempDir) -> Plan {
+    Plan {
+        dir: folder.path().to_owned(),
+        brokers: BROKERS,
+        ports: [0; 3],
+        objects: format!("file://{}", folder.path().join("objects").display()),
+        arguments: ["--log", "error"].map(str::to_owned).to_vec(),
+        named: true,
+    }
+}
+
+fn bootstrap(fleet: &Fleet) -> String {
+    fleet.grpc().join(",")
 }
 
 /// Says on standard error what happens now.
@@ -130,19 +165,19 @@ fn step(what: &str) {
     eprintln!("{what}");
 }
 
-async fn connect(server: &Server) -> Result<Client, Failure> {
-    Client::connect(&server.grpc).await.map_err(failed)
+async fn connect(fleet: &Fleet) -> Result<Client, Failure> {
+    Client::connect(&bootstrap(fleet)).await.map_err(failed)
 }
 
 fn failed(error: millpond_sdk::Error) -> Failure {
     Failure::new(error.to_string())
 }
 
-/// Publishes every event, and returns what was written once all of it is acknowledged.
-async fn publish(client: &Client) -> Result<Ledger, Failure> {
+/// Publishes every event, and kills a broker half way. Returns what was written once all of it is acknowledged.
+async fn publish(client: &Client, fleet: &mut Fleet) -> Result<(Ledger, Acked), Failure> {
     let config = ProducerConfig { compression: Codec::Lz4, ..ProducerConfig::default() };
     let producer = Producer::new(client, config).map_err(failed)?;
-    let mut deliveries = Deliveries::default();
+    let mut acks = Acks::begin();
     let mut written = Ledger::new(flights::COUNT);
     let mut progress = Progress::begin("publishing", Some(flights::COUNT), Instant::now());
     let topic: Arc<str> = TOPIC.into();
@@ -157,18 +192,23 @@ async fn publish(client: &Client) -> Result<Ledger, Failure> {
             ..ProducerRecord::new(Arc::clone(&topic))
         };
         let record = record.header(ledger::ROW, row.to_string());
-        deliveries.add(producer.send(record).await.map_err(failed)?);
-        deliveries.look()?;
+        if acks.add(producer.send(record).await.map_err(failed)?).is_err() {
+            // It ends with the reason.
+            break;
+        }
         progress.add(1, Instant::now());
+        if written.len() == KILL_AFTER {
+            step("killing a broker (SIGKILL); publishing goes on");
+            fleet.kill(VICTIM).await?;
+        }
     }
     producer.close().await;
-    deliveries.settle().await?;
+    let acked = acks.settle().await?;
     progress.end();
-    if deliveries.acknowledged() != written.len() {
-        let acknowledged = deliveries.acknowledged();
-        return Err(Failure::new(format!("{acknowledged} of {} events were acknowledged", written.len())));
+    if acked.count != flights::COUNT {
+        return Err(Failure::new(format!("{} of {} events were acknowledged", acked.count, flights::COUNT)));
     }
-    Ok(written)
+    Ok((written, acked))
 }
 
 /// Reads from the start, while events are still being published, until every one has been seen.
@@ -242,7 +282,12 @@ impl Summary {
                 format!("{} events of {} aircraft", self.events, self.keys),
                 rate(self.events, self.publish_seconds),
             ),
-            ("in the broker's WAL", ByteCount(self.wal_bytes).to_string(), String::new()),
+            (
+                "one of three brokers killed",
+                format!("after {} events", self.killed_after),
+                format!("no partition waited longer than {:.2} s", self.longest_pause_seconds),
+            ),
+            ("in the leaders' WALs", ByteCount(self.wal_bytes).to_string(), String::new()),
             ("in the object store", ByteCount(self.object_store_bytes).to_string(), String::new()),
             ("replayed", format!("{} events", self.replayed), rate(self.replayed, self.replay_seconds)),
             ("lost, repeated, out of order", "0".to_owned(), String::new()),

@@ -1,10 +1,10 @@
-//! `millpond partition`: repair of single partitions. Asks the cluster, and shows what it says.
+//! `millpond partition`: placement and repair of single partitions. Asks the cluster, and shows what it says.
 
 use super::status::LossState;
 use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::{self, Format, OutputArgs};
-use millpond_sdk::{Admin, TopicPartition};
+use millpond_sdk::{Admin, BrokerId, TopicPartition};
 use serde::Serialize;
 
 /// Arguments of `partition`.
@@ -17,6 +17,31 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
+    /// Move a partition's replicas to other brokers; only its tail is copied
+    #[command(after_help = "Example: millpond partition move orders:0 --to 1,2,3")]
+    Move {
+        /// Which partition
+        #[arg(value_name = "TOPIC:PARTITION", value_parser = place)]
+        partition: TopicPartition,
+        /// Ids of the brokers, the preferred leader first
+        #[arg(long, value_name = "ID,ID,…", value_delimiter = ',', required = true)]
+        to: Vec<u32>,
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
+    /// Have the preferred replicas of partitions lead them, now
+    #[command(after_help = "Example: millpond partition elect-leader orders:0 orders:3")]
+    ElectLeader {
+        /// Which partitions
+        #[arg(value_name = "TOPIC:PARTITION", value_parser = place, required = true)]
+        partitions: Vec<TopicPartition>,
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
     /// Show what is lost of partitions without a complete copy; with --yes accept it, for good, so that they get leaders again
     #[command(after_help = "Example: millpond partition accept-loss orders:0 orders:3 --yes")]
     AcceptLoss {
@@ -34,6 +59,28 @@ enum Action {
         #[command(flatten)]
         connection: ConnectionArgs,
     },
+}
+
+/// The answer of `move`.
+#[derive(Debug, Serialize)]
+struct Moving {
+    topic: String,
+    partition: u32,
+    to: Vec<u32>,
+}
+
+/// The answer of `elect-leader`.
+#[derive(Debug, Serialize)]
+struct Elected {
+    partitions: Vec<Led>,
+}
+
+/// One partition of it.
+#[derive(Debug, Serialize)]
+struct Led {
+    topic: String,
+    partition: u32,
+    leader: u32,
 }
 
 /// The answer of `accept-loss`.
@@ -54,9 +101,69 @@ struct Lost {
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let Action::AcceptLoss { partitions, all, yes, output, connection } = args.action;
-    let admin = Admin::new(&connection.connect().await?);
-    let places = if all { waiting(&admin).await? } else { partitions };
+    match args.action {
+        Action::Move { partition, to, output, connection } => {
+            let admin = Admin::new(&connection.connect().await?);
+            move_to(&admin, &partition, to, &output).await
+        }
+        Action::ElectLeader { partitions, output, connection } => {
+            let admin = Admin::new(&connection.connect().await?);
+            elect(&admin, &partitions, &output).await
+        }
+        Action::AcceptLoss { partitions, all, yes, output, connection } => {
+            let admin = Admin::new(&connection.connect().await?);
+            accept(&admin, partitions, Accept { all, yes }, &output).await
+        }
+    }
+}
+
+async fn move_to(admin: &Admin, place: &TopicPartition, to: Vec<u32>, output: &OutputArgs) -> Result<(), Failure> {
+    let brokers: Vec<BrokerId> = to.iter().copied().map(BrokerId).collect();
+    admin.move_partition(&place.topic, place.partition, &brokers).await.map_err(failed)?;
+    let moving = Moving { topic: place.topic.to_string(), partition: place.partition, to };
+    match output.output {
+        Format::Json => output::json(&moving),
+        Format::Text => {
+            let to: Vec<String> = moving.to.iter().map(u32::to_string).collect();
+            output::text(&format!(
+                "{place} moves to {}; `millpond cluster wait --isr-full` waits for it",
+                to.join(", ")
+            ))
+        }
+    }
+}
+
+async fn elect(admin: &Admin, places: &[TopicPartition], output: &OutputArgs) -> Result<(), Failure> {
+    let mut partitions = Vec::with_capacity(places.len());
+    for place in places {
+        let leader = admin.elect_leader(&place.topic, place.partition).await;
+        let leader = leader.map_err(|error| Failure::new(format!("{place}: {error}")))?;
+        partitions.push(Led { topic: place.topic.to_string(), partition: place.partition, leader: leader.0 });
+    }
+    let elected = Elected { partitions };
+    match output.output {
+        Format::Json => output::json(&elected),
+        Format::Text => {
+            let line = |led: &Led| format!("{}:{} is led by broker {}", led.topic, led.partition, led.leader);
+            output::text(&elected.partitions.iter().map(line).collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+/// What is accepted.
+struct Accept {
+    all: bool,
+    yes: bool,
+}
+
+async fn accept(
+    admin: &Admin,
+    partitions: Vec<TopicPartition>,
+    accept: Accept,
+    output: &OutputArgs,
+) -> Result<(), Failure> {
+    let Accept { all, yes } = accept;
+    let places = if all { waiting(admin).await? } else { partitions };
     // All are looked at before any is accepted: a mistyped one changes nothing.
     let mut found = Vec::with_capacity(places.len());
     for place in &places {
@@ -144,6 +251,13 @@ mod tests {
             |leader_epoch| Lost { topic: "t".to_owned(), partition: 3, leader_epoch, loss: LossState::example() };
         let answer = Answer { accepted: true, partitions: vec![lost(None), lost(Some(4))] };
         schemas::check("partition-accept-loss", &answer);
+    }
+
+    #[test]
+    fn json_of_moves_and_elections_has_the_promised_fields() {
+        schemas::check("partition-move", &Moving { topic: "t".to_owned(), partition: 3, to: vec![1, 2] });
+        let led = Led { topic: "t".to_owned(), partition: 3, leader: 1 };
+        schemas::check("partition-elect-leader", &Elected { partitions: vec![led] });
     }
 
     #[test]

@@ -86,13 +86,14 @@ impl Controller {
 
     /// A broker that is to leave gives its leaderships away at once, and its replicas step by step.
     pub(super) fn empty_draining(&mut self, _now_ms: u64, view: &View<'_>) -> Vec<Duty> {
-        if view.draining.is_empty() {
+        if view.leaving.is_empty() && view.draining.is_empty() {
             return Vec::new();
         }
+        let left_alone = |broker| view.leaving.contains(&broker) || view.draining.contains(&broker);
         let mut left = self.transfers_left();
         let mut duties = Vec::new();
         for (partition, record) in &view.partitions {
-            let drains = record.leader.is_some_and(|leader| view.draining.contains(&leader.rid.broker));
+            let drains = record.leader.is_some_and(|leader| left_alone(leader.rid.broker));
             if !drains || left == 0 {
                 continue;
             }

@@ -20,6 +20,7 @@ struct Cluster {
     now_ms: u64,
     controller: Controller,
     members: BTreeMap<BrokerId, Member>,
+    leaving: BTreeSet<BrokerId>,
     draining: BTreeSet<BrokerId>,
     partitions: BTreeMap<PartitionId, PartitionRecord>,
     /// Leaders that do not answer wishes.
@@ -55,6 +56,7 @@ impl Cluster {
             now_ms: 0,
             controller: Controller::new(LIMITS, 0),
             members,
+            leaving: BTreeSet::new(),
             draining: BTreeSet::new(),
             partitions: BTreeMap::new(),
             deaf: false,
@@ -84,7 +86,12 @@ impl Cluster {
 
     fn view(&self) -> View<'_> {
         let partitions = self.partitions.iter().map(|(id, record)| (*id, record)).collect();
-        View { members: self.members.clone(), draining: self.draining.clone(), partitions }
+        View {
+            members: self.members.clone(),
+            leaving: self.leaving.clone(),
+            draining: self.draining.clone(),
+            partitions,
+        }
     }
 
     /// One look of the controller, and what comes of it.
@@ -93,6 +100,7 @@ impl Cluster {
         let partitions = self.partitions.clone();
         let view = View {
             members,
+            leaving: self.leaving.clone(),
             draining: self.draining.clone(),
             partitions: partitions.iter().map(|(id, record)| (*id, record)).collect(),
         };
@@ -335,6 +343,20 @@ fn a_draining_broker_is_left_without_anything() {
     cluster.settle();
     assert_eq!((cluster.led_by(0), cluster.held_by(0)), (0, 30));
     cluster.rests();
+}
+
+/// Rule B7: who stops keeps its replicas, and is not given its leaderships back meanwhile.
+#[test]
+fn a_broker_that_stops_is_left_without_leaderships_alone() {
+    let mut cluster = Cluster::new(&[None; 4], 4, 40, 3);
+    cluster.leaving.insert(BrokerId(0));
+    let held = cluster.held_by(0);
+    cluster.settle();
+    assert_eq!((cluster.led_by(0), cluster.held_by(0)), (0, held));
+    cluster.rests();
+    cluster.leaving.clear();
+    cluster.settle();
+    assert_eq!(cluster.led_by(0), 10);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The leader's part: appends, the progress of its followers, the high watermark (rules R2, R8, R9, I1, I3).
 
-use super::transfer::Handover;
 use super::{
     Acks, Appended, Assignment, Cursor, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal, Replica,
     Role, Said, Token, chain_hash,
@@ -30,6 +29,15 @@ pub(super) struct Leading {
     pub(super) leso: Offset,
     pub(super) waiting_durable: VecDeque<Waiter>,
     pub(super) waiting_commit: VecDeque<Waiter>,
+}
+
+/// A transfer of leadership under way (rule E9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handover {
+    pub(super) to: Live,
+    /// From here on it no longer waits for those who wait for their commit.
+    pub(super) hurry_ms: u64,
+    pub(super) until_ms: u64,
 }
 
 /// How far a follower is.

@@ -3,6 +3,7 @@
 //! Safe like any election: who takes over is in the confirmed ISR, and nothing counts that it did not hold.
 
 use super::isr::won;
+use super::leader::Handover;
 use super::{Live, Now, Proposal, Replica, Role};
 use millpond_log::{BrokerId, LeaderEpoch};
 
@@ -15,15 +16,6 @@ pub struct Transfer {
     pub to: Live,
     /// How long the leader may go without admitting, in milliseconds. Then it goes on leading.
     pub within_ms: u64,
-}
-
-/// A transfer under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Handover {
-    to: Live,
-    /// From here on it no longer waits for those who wait for their commit.
-    hurry_ms: u64,
-    until_ms: u64,
 }
 
 impl Replica {

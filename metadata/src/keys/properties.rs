@@ -32,7 +32,7 @@ pub fn key(input: &[u8]) -> bool {
 
 fn lies_in_its_spaces(keys: &Keys, key: &Key) {
     let space = match key.clone() {
-        Key::BrokerDisk(_) | Key::BrokerSession(_) => Space::Brokers,
+        Key::BrokerDisk(_) | Key::BrokerSession(_) | Key::BrokerDrain(_) => Space::Brokers,
         Key::TopicName(_) => Space::TopicNames,
         Key::Topic(_) => Space::Topics,
         Key::Tombstone(_) => Space::Tombstones,
@@ -65,6 +65,7 @@ pub fn key_seeds() -> Vec<Seed> {
         Key::Cluster,
         Key::BrokerDisk(BrokerId(1)),
         Key::BrokerSession(BrokerId(u32::MAX)),
+        Key::BrokerDrain(BrokerId(3)),
         Key::TopicName("flights".parse().expect("a name")),
         Key::Topic(topic),
         Key::Tombstone(topic),

@@ -27,6 +27,7 @@ fn keys_are_spelled_as_the_table_says() {
     check(Key::Cluster, "/cluster");
     check(Key::BrokerDisk(BrokerId(7)), "/b/7/wal");
     check(Key::BrokerSession(BrokerId(7)), "/b/7/sess");
+    check(Key::BrokerDrain(BrokerId(7)), "/b/7/drain");
     check(Key::TopicName("a.b".parse().expect("valid")), "/topics/a.b");
     check(Key::Topic(TOPIC), &format!("/topic/{uuid}"));
     check(Key::Tombstone(TOPIC), &format!("/tomb/{uuid}"));

@@ -4,9 +4,10 @@ use super::transition::{Guard, Settled, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::{Key, Space};
 use crate::kv::{Interval, KvError, Range, Revision, Write};
+use bytes::Bytes;
 use millpond_core::records::{DiskRecord, SessionRecord};
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, WalGen};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Pause before a watch that ended is begun again.
@@ -191,6 +192,31 @@ impl Store {
     /// As all reads.
     pub async fn sessions(&self) -> Result<BTreeMap<BrokerId, Versioned<SessionRecord>>, StoreError> {
         let (_, listed) = self.list(&Space::Brokers).await?;
+        self.sessions_among(listed)
+    }
+
+    /// The sessions of brokers that take new replicas: all but those that are to be left.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn hosts(&self) -> Result<BTreeMap<BrokerId, Versioned<SessionRecord>>, StoreError> {
+        let (_, listed) = self.list(&Space::Brokers).await?;
+        let left: BTreeSet<BrokerId> = listed
+            .iter()
+            .filter_map(|(key, _)| match key {
+                Key::BrokerDrain(broker) => Some(*broker),
+                _ => None,
+            })
+            .collect();
+        let mut hosts = self.sessions_among(listed)?;
+        hosts.retain(|broker, _| !left.contains(broker));
+        Ok(hosts)
+    }
+
+    fn sessions_among(
+        &self,
+        listed: Vec<(Key, Versioned<Bytes>)>,
+    ) -> Result<BTreeMap<BrokerId, Versioned<SessionRecord>>, StoreError> {
         let sessions = listed.into_iter().filter_map(|(key, found)| match key {
             Key::BrokerSession(broker) => {
                 let session = codec::record(&self.keys.encode(&key), &found.value, found.revision);

@@ -4,7 +4,7 @@ use super::{Store, StoreError, Versioned, codec};
 use crate::keys::{Key, Keys, Space};
 use crate::kv::{Event, Revision};
 use bytes::Bytes;
-use millpond_core::records::{DiskRecord, PartitionRecord, SessionRecord, TombstoneRecord, TopicRecord};
+use millpond_core::records::{DiskRecord, DrainRecord, PartitionRecord, SessionRecord, TombstoneRecord, TopicRecord};
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,8 @@ pub struct Image {
     pub sessions: BTreeMap<BrokerId, Versioned<SessionRecord>>,
     /// What is known of disks.
     pub disks: BTreeMap<BrokerId, Versioned<DiskRecord>>,
+    /// Brokers that are to be left.
+    pub drains: BTreeMap<BrokerId, Versioned<DrainRecord>>,
     /// Topics by name.
     pub names: BTreeMap<TopicName, Versioned<TopicId>>,
     /// Topics, in every state.
@@ -54,6 +56,7 @@ impl Image {
         let mut keys = BTreeSet::new();
         differing(&self.sessions, &other.sessions, |id| Key::BrokerSession(*id), &mut keys);
         differing(&self.disks, &other.disks, |id| Key::BrokerDisk(*id), &mut keys);
+        differing(&self.drains, &other.drains, |id| Key::BrokerDrain(*id), &mut keys);
         differing(&self.names, &other.names, |name| Key::TopicName(name.clone()), &mut keys);
         differing(&self.topics, &other.topics, |id| Key::Topic(*id), &mut keys);
         differing(&self.partitions, &other.partitions, |id| Key::Partition(*id), &mut keys);
@@ -77,6 +80,7 @@ impl Image {
         match key {
             Key::BrokerSession(id) => record!(&mut self.sessions, *id),
             Key::BrokerDisk(id) => record!(&mut self.disks, *id),
+            Key::BrokerDrain(id) => record!(&mut self.drains, *id),
             Key::Topic(id) => record!(&mut self.topics, *id),
             Key::Partition(id) => record!(&mut self.partitions, *id),
             Key::Tombstone(id) => record!(&mut self.tombstones, *id),

@@ -4,8 +4,8 @@ use super::codec;
 use crate::kv::Revision;
 use bytes::Bytes;
 use millpond_core::records::{
-    ClusterRecord, DiskRecord, DropRecord, Leader, LossRecord, PartitionRecord, SessionRecord, TombstoneRecord,
-    TopicRecord, TopicState,
+    ClusterRecord, DiskRecord, DrainRecord, DropRecord, Leader, LossRecord, PartitionRecord, SessionRecord,
+    TombstoneRecord, TopicRecord, TopicState,
 };
 use millpond_log::testing::{Seed, decoding};
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};
@@ -24,6 +24,7 @@ pub fn record(input: &[u8]) -> bool {
         reads_back::<ClusterRecord>(&bytes),
         reads_back::<DiskRecord>(&bytes),
         reads_back::<SessionRecord>(&bytes),
+        reads_back::<DrainRecord>(&bytes),
         reads_back::<TopicRecord>(&bytes),
         reads_back::<PartitionRecord>(&bytes),
         reads_back::<TombstoneRecord>(&bytes),
@@ -93,6 +94,7 @@ pub fn record_seeds() -> Vec<Seed> {
         seed("cluster", codec::value(&ClusterRecord { id: "c".to_owned(), format: 1, feature_level: 1 })),
         seed("disk", codec::value(&disk)),
         seed("session", codec::value(&session)),
+        seed("drain", codec::value(&DrainRecord { replicas: true })),
         seed("topic", codec::value(&topic)),
         seed("partition", codec::value(&partition)),
         seed("tombstone", codec::value(&tombstone)),

@@ -234,13 +234,17 @@ impl World {
         self.cut = Default::default();
         let electable = self.electable().next().is_some();
         for node in 0..self.nodes.len() {
+            // An upload whose answer was lost is given up in time.
+            if let Some(running) = &mut self.nodes[node].running {
+                running.upload = None;
+            }
             if self.nodes[node].running.is_none() {
                 self.start(node)?;
             }
         }
         self.clients.iter_mut().for_each(Client::resume);
         let goal = self.history.end().0 + 6;
-        for step in 0..12_000 {
+        for step in 0..20_000 {
             let action =
                 if self.wire.len() > WIRE_MAX { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
             self.act(action, false)?;
@@ -334,7 +338,7 @@ impl World {
                 self.step(node, Input::MinIsr(min_isr))?;
             }
             Action::Wait => self.now_ms += 300,
-            Action::Transfer => self.transfer(node)?,
+            Action::Transfer => self.transfer()?,
         }
         self.check()
     }
@@ -573,11 +577,14 @@ impl World {
     }
 
     /// A leader is asked to hand over (rule E9). Whoever asks goes by what it saw, so the wish may be out of date.
-    fn transfer(&mut self, node: usize) -> Checked {
-        let to = self.nodes[self.rng.below(self.nodes.len())].id;
-        let Some(to) = self.etcd.sessions.get(&to).copied() else { return Ok(()) };
-        let (epoch, within_ms) = (self.etcd.record.epoch, 50 + self.rng.below(1_000) as u64);
-        self.step(node, Input::Transfer(Transfer { epoch, to, within_ms }))
+    fn transfer(&mut self) -> Checked {
+        let (to, within_ms) = (self.rng.below(self.nodes.len()), 100 + self.rng.below(3_000) as u64);
+        let record = &self.etcd.record;
+        let (Some(leader), Some(to)) = (record.leader, self.etcd.sessions.get(&self.nodes[to].id)) else {
+            return Ok(());
+        };
+        let wish = Transfer { epoch: record.epoch, to: *to, within_ms };
+        self.step(self.index(leader.rid.broker), Input::Transfer(wish))
     }
 
     fn reconnect(&mut self, node: usize) -> Checked {

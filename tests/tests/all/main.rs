@@ -10,6 +10,7 @@ mod commands;
 mod conformance;
 #[path = "../../../metadata/tests/all/control.rs"]
 mod control;
+mod controller;
 mod dev_fleet;
 mod disk_faults;
 mod etcd;
@@ -19,6 +20,7 @@ mod fleet_clients;
 mod health;
 mod kafka;
 mod kill_loop;
+mod localstack;
 mod loss;
 mod metrics;
 mod one_broker;

@@ -4,7 +4,7 @@ use super::convert::{self, topic_ref};
 use super::status::{malformed, status};
 use crate::Broker;
 use crate::api::{ApiError, NewTopic, TopicDescription};
-use millpond_log::{ErrorCode, Offset, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
 use tonic::{Request, Response, Status};
@@ -109,6 +109,29 @@ impl v1::admin_server::Admin for AdminService {
             tail_bytes: state.tail_bytes,
             tiered_bytes: state.tiered_bytes,
         }))
+    }
+
+    async fn move_partition(&self, request: Request<v1::MovePartitionRequest>) -> Answer<v1::MovePartitionResponse> {
+        let v1::MovePartitionRequest { topic, partition, to } = request.into_inner();
+        let to = to.into_iter().map(BrokerId).collect();
+        let moved = self.broker.move_partition(&named(topic)?, partition, to).await;
+        answer(moved.map(|()| v1::MovePartitionResponse {}))
+    }
+
+    async fn elect_leader(&self, request: Request<v1::ElectLeaderRequest>) -> Answer<v1::ElectLeaderResponse> {
+        let v1::ElectLeaderRequest { topic, partition } = request.into_inner();
+        let elected = self.broker.elect_leader(&named(topic)?, partition).await;
+        answer(elected.map(|leader| v1::ElectLeaderResponse { leader: leader.0 }))
+    }
+
+    async fn drain_broker(&self, request: Request<v1::DrainBrokerRequest>) -> Answer<v1::DrainBrokerResponse> {
+        let v1::DrainBrokerRequest { broker, undo } = request.into_inner();
+        answer(self.broker.drain_broker(BrokerId(broker), undo).await.map(|()| v1::DrainBrokerResponse {}))
+    }
+
+    async fn forget_broker(&self, request: Request<v1::ForgetBrokerRequest>) -> Answer<v1::ForgetBrokerResponse> {
+        let broker = BrokerId(request.into_inner().broker);
+        answer(self.broker.forget_broker(broker).await.map(|()| v1::ForgetBrokerResponse {}))
     }
 
     async fn accept_loss(&self, request: Request<v1::AcceptLossRequest>) -> Answer<v1::AcceptLossResponse> {

@@ -2,7 +2,7 @@
 
 use crate::config::InternalTls;
 use crate::metrics::Metrics;
-use crate::partitions::links::Links;
+use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::shard::{self, Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
 use crate::partitions::view::{PartitionView, ViewReceiver};
 use crate::peers::{Parts, Peer, Peers};
@@ -15,7 +15,7 @@ use crate::wal::disk::RealDisk;
 use crate::wal::{Wal, WalOptions};
 use millpond_cache::{Cache, CacheOptions};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
-use millpond_core::replica::{Acks, Assignment, EndState, Input, Live, Placed, Recovered, Replica};
+use millpond_core::replica::{Acks, Assignment, Cursor, EndState, Input, Live, Placed, PushHead, Recovered, Replica};
 use millpond_core::rules::Rules;
 use millpond_log::batch::{BatchBuilder, NewRecord, TimestampType};
 use millpond_log::codec::Codec;
@@ -87,6 +87,7 @@ pub(super) struct Node {
     pub(super) peers: Peers,
     pub(super) wal: Wal,
     pub(super) shards: Vec<ShardSender>,
+    links: Links,
     metrics: Arc<Metrics>,
     views: BTreeMap<PartitionId, ViewReceiver>,
     gate: watch::Sender<bool>,
@@ -187,7 +188,7 @@ impl Node {
             session,
             store: store.clone(),
             wal: wal.clone(),
-            links,
+            links: links.clone(),
             shards: gated,
             shard_of,
             meter: metrics.meter(),
@@ -198,7 +199,7 @@ impl Node {
             tasks.spawn(async move { served.await.map_err(|error| error.to_string()) });
         }
         let peer = Peer { rid: registered.rid, inc: registered.inc, address: Some(address) };
-        Node { peer, peers, wal, shards, metrics, views: BTreeMap::new(), gate, tasks, stop, _folder: folder }
+        Node { peer, peers, wal, shards, links, metrics, views: BTreeMap::new(), gate, tasks, stop, _folder: folder }
     }
 
     pub(super) fn id(&self) -> BrokerId {
@@ -240,7 +241,13 @@ impl Node {
     /// Appends a batch; its answer comes when it is durable wherever `acks` says.
     pub(super) fn produce(&self, partition: PartitionId, batch: Batch, acks: Acks) -> Answered {
         let (reply, answer) = oneshot::channel();
-        let room = self.wal.reserve(batch.size()).expect("the tests fit the WAL");
+        let room = loop {
+            match self.wal.reserve(batch.size()) {
+                Some(room) => break room,
+                // Another thread makes the next file.
+                None => std::thread::yield_now(),
+            }
+        };
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
         let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
         let latest = batch.max_timestamp();
@@ -260,6 +267,21 @@ impl Node {
         let reached = view.wait_for(|view| view.visible.hw >= hw);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         reached.unwrap_or_else(|_| panic!("{hw} is reached")).expect("the shard runs");
+    }
+
+    /// Has the link to `peer` push the whole log, as a leader does that has heard of a follower without any.
+    pub(super) fn push_from_the_start(&self, partition: PartitionId, peer: &Peer) {
+        let head = PushHead {
+            epoch: LeaderEpoch(1),
+            leader: Leader { rid: self.peer.rid, inc: self.peer.inc },
+            unclean_epoch: None,
+            hw: Offset(0),
+            log_start: Offset(0),
+            tiered_end: Offset(0),
+        };
+        let cursor = Cursor { to: peer.rid.broker, nonce: 1, from: Offset(0), prev_epoch: None };
+        let (_, end) = self.wal.bounds(partition).expect("it is here");
+        self.links.send(peer.rid.broker, LinkMsg::Follow { partition, cursor, head, end });
     }
 
     /// A series of the node's metrics; 0 if it is not there.

@@ -216,3 +216,45 @@ async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_d
         node.end().await;
     }
 }
+
+/// A full WAL is freed by what later pushes say (rule T6): they get through, though batches have to wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_wal_is_full_goes_on_when_its_leader_has_tiered() {
+    use crate::partitions::shard::ShardMsg;
+    use millpond_log::manifest::ManifestRoot;
+    let store = store().await;
+    let mut one = Node::start(1, &store).await;
+    let mut two = Node::start_as(2, &store, Settings { wal_bytes: 24 << 20, ..Settings::default() }).await;
+    for index in 0..2 {
+        one.open(partition(index));
+        two.open(partition(index));
+    }
+    meet(&[&one, &two]);
+    (0..2).for_each(|index| assign(partition(index), &[&one, &two], 1, &[&one, &two], 1));
+    // Three times what the follower has room for.
+    let count = 144;
+    for salt in 0..count {
+        let batches = (0..2).map(|index| one.produce(partition(index), batch(256 << 10, salt), Acks::Leader));
+        acknowledged(batches.collect()).await;
+    }
+    let end = |index| two.wal.bounds(partition(index)).map_or(Offset(0), |(_, end)| end);
+    let mut seq = 0;
+    let drained = async {
+        let mut again = tokio::time::interval(Duration::from_millis(20));
+        while (0..2).any(|index| end(index) < Offset(count)) {
+            again.tick().await;
+            // What the follower has is tiered, as far as the metadata store says.
+            seq += 1;
+            for index in 0..2 {
+                let mut root = ManifestRoot::new(partition(index));
+                (root.seq, root.tiered_end) = (seq, end(index));
+                one.tell(partition(index), ShardMsg::Manifest { partition: partition(index), root: root.into() });
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, drained).await.expect("it goes on");
+    assert!(two.wal.bounds(partition(0)).is_some_and(|(start, _)| start > Offset(0)), "it was full");
+    for node in [one, two] {
+        node.end().await;
+    }
+}

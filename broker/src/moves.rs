@@ -1,0 +1,287 @@
+//! The operator's part in where replicas and leaderships are: moves, preferred leaders, brokers that are to be left or forgotten. And what a
+//! broker does that stops: it hands its leaderships over first (rules B7, E9).
+
+use crate::alive::live_session;
+use crate::api::{ApiError, TopicRef};
+use crate::broker::{Broker, stopping};
+use crate::catalog::Local;
+use crate::topics::unavailable;
+use millpond_core::controller::reassigned;
+use millpond_core::records::{DrainRecord, PartitionRecord};
+use millpond_core::replica::{Live, Transfer};
+use millpond_log::{BrokerId, ErrorCode, PartitionId};
+use millpond_metadata::store::{Forgotten, Outcome, RecordChange, Session, Versioned};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long a leader that is asked to hand over may go without admitting.
+const HANDOVER: Duration = Duration::from_secs(2);
+
+/// How long an operator waits for a leadership to move.
+const ELECT_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How long a broker that stops may take to hand its leaderships over. What is left then is elected elsewhere once its session ends.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(8);
+
+/// Pause between looks while leaderships move, and between tries while the metadata store cannot be used.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Broker {
+    /// Moves a partition's replicas to the brokers `to`, the preferred leader first. Returns once the move is decided; it is done when
+    /// the partition's replicas are these alone.
+    ///
+    /// # Errors
+    /// `INVALID_REPLICA_ASSIGNMENT`: a broker is named twice or is not there, or there are too few of them.
+    pub async fn move_partition(&self, topic: &TopicRef, index: u32, to: Vec<BrokerId>) -> Result<(), ApiError> {
+        self.counted("MovePartition", self.reassign(topic, index, to).await)
+    }
+
+    async fn reassign(&self, topic: &TopicRef, index: u32, to: Vec<BrokerId>) -> Result<(), ApiError> {
+        let (_, handle) = self.inner().catalog.partition(topic, index)?;
+        let session = self.session()?;
+        let sessions = self.inner().store.sessions().await.map_err(|error| unavailable(&error))?;
+        loop {
+            let seen = self.record(handle.id).await?;
+            check_move(&seen.value, &to, |broker| sessions.contains_key(&broker))?;
+            let Some(next) = reassigned(&seen.value, &to) else { return Ok(()) };
+            let base = seen.revision;
+            let epoch = seen.value.epoch;
+            let change = RecordChange { partition: handle.id, base, epoch, next, joining: None };
+            if self.carry(&session, change).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the change holds; if not, the record has moved.
+    async fn carry(&self, session: &Session, change: RecordChange) -> Result<bool, ApiError> {
+        loop {
+            let outcomes = self.inner().store.change_records(session, None, std::slice::from_ref(&change)).await;
+            let outcome = outcomes.into_iter().next().expect("one change, one answer");
+            match outcome.map_err(|error| unavailable(&error))? {
+                Outcome::Committed { .. } => return Ok(true),
+                Outcome::Conflict => return Ok(false),
+                Outcome::Fenced => return Err(stopping()),
+                // Rule K5: the same again.
+                Outcome::Unknown => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Has the preferred replica of a partition lead it; returns who leads then.
+    ///
+    /// # Errors
+    /// `PREFERRED_LEADER_NOT_AVAILABLE`: it is not in sync. `REQUEST_TIMED_OUT`: it may still come to lead.
+    pub async fn elect_leader(&self, topic: &TopicRef, index: u32) -> Result<BrokerId, ApiError> {
+        self.counted("ElectLeader", self.elect_preferred(topic, index).await)
+    }
+
+    async fn elect_preferred(&self, topic: &TopicRef, index: u32) -> Result<BrokerId, ApiError> {
+        let (_, handle) = self.inner().catalog.partition(topic, index)?;
+        let led = async {
+            loop {
+                let seen = self.record(handle.id).await?.value;
+                let preferred = seen.replicas.iter().find(|broker| !seen.removing.contains(broker)).copied();
+                let preferred = preferred.ok_or_else(|| refused(ErrorCode::LeaderNotAvailable, "it has no replica"))?;
+                if seen.leader.is_some_and(|leader| leader.rid.broker == preferred) {
+                    return Ok(preferred);
+                }
+                let heir = self.heirs(&seen).into_iter().find(|heir| heir.rid.broker == preferred);
+                let message = format!("broker {preferred} is not in sync; it is elected once it is");
+                let heir = heir.ok_or_else(|| refused(ErrorCode::PreferredLeaderNotAvailable, &message))?;
+                if let Some(leader) = seen.leader {
+                    let wish = Transfer { epoch: seen.epoch, to: heir, within_ms: HANDOVER.as_millis() as u64 };
+                    self.inner().peers.wish(leader.rid.broker, &[(handle.id, wish)]).await;
+                }
+                tokio::time::sleep(LOOK * 4).await;
+            }
+        };
+        let late = || refused(ErrorCode::RequestTimedOut, "the leadership has not moved yet; it may still");
+        tokio::time::timeout(ELECT_WAIT_MAX, led).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Marks a broker as one to be left, so that its leaderships and replicas go elsewhere; or takes the mark away.
+    pub async fn drain_broker(&self, broker: BrokerId, undo: bool) -> Result<(), ApiError> {
+        self.counted("DrainBroker", self.mark(broker, undo).await)
+    }
+
+    async fn mark(&self, broker: BrokerId, undo: bool) -> Result<(), ApiError> {
+        let (session, store) = (self.session()?, &self.inner().store);
+        if store.read_disk(broker).await.map_err(|error| unavailable(&error))?.is_none() {
+            return Err(unknown(broker));
+        }
+        loop {
+            let marked = match undo {
+                true => store.undrain(&session, broker).await,
+                false => store.drain(&session, broker, &DrainRecord { replicas: true }, false).await,
+            };
+            match marked.map_err(|error| unavailable(&error))? {
+                Outcome::Committed { .. } => return Ok(()),
+                Outcome::Fenced => return Err(stopping()),
+                Outcome::Conflict | Outcome::Unknown => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Forgets a broker that holds nothing and will not come back.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST`: it runs, or partitions still name it.
+    pub async fn forget_broker(&self, broker: BrokerId) -> Result<(), ApiError> {
+        self.counted("ForgetBroker", self.forget(broker).await)
+    }
+
+    async fn forget(&self, broker: BrokerId) -> Result<(), ApiError> {
+        let (session, store) = (self.session()?, &self.inner().store);
+        if store.read_disk(broker).await.map_err(|error| unavailable(&error))?.is_none() {
+            return Err(unknown(broker));
+        }
+        loop {
+            let refuse = |message: String| Err(ApiError::new(ErrorCode::InvalidRequest, message));
+            match store.forget_broker(&session, broker).await.map_err(|error| unavailable(&error))? {
+                Forgotten::Done => return Ok(()),
+                Forgotten::Alive => return refuse(format!("broker {broker} runs; stop it first")),
+                Forgotten::Holds { partitions, first, last_copy } => {
+                    let tables = self.inner().catalog.tables();
+                    let name = tables.topics().find(|topic| topic.record.id == first.topic);
+                    let name = name.map_or_else(|| first.topic.to_string(), |topic| topic.record.name.to_string());
+                    let first = format!("{name}:{}", first.index);
+                    return refuse(match last_copy {
+                        true => {
+                            format!("broker {broker} has the last copy of {first}; start it, or accept the loss first")
+                        }
+                        false => format!(
+                            "broker {broker} still holds replicas of {partitions} partitions ({first}); `cluster drain {broker}` \
+                             moves them, or `partition move`"
+                        ),
+                    });
+                }
+                Forgotten::Again => tokio::time::sleep(LOOK).await,
+                Forgotten::Fenced => return Err(stopping()),
+            }
+        }
+    }
+
+    /// Hands every leadership over that somebody else may take, before the doors close (rule B7). Bounded in time.
+    pub(crate) async fn hand_everything_over(&self) {
+        let Ok(session) = self.session() else { return };
+        if self.inner().alive.sessions().len() < 2 {
+            return;
+        }
+        let moved = async {
+            // Without the mark the controller would give them back.
+            let mark = DrainRecord { replicas: false };
+            let marked = self.inner().store.drain(&session, session.rid.broker, &mark, true).await;
+            if !matches!(marked, Ok(Outcome::Committed { .. })) {
+                return tracing::warn!(
+                    ?marked,
+                    "nothing is handed over: the metadata store does not take that this broker stops"
+                );
+            }
+            while self.hand_over_some().await {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if tokio::time::timeout(STOP_WAIT_MAX, moved).await.is_err() {
+            tracing::warn!(
+                "some leaderships could not be handed over; they are elected elsewhere once this broker is gone"
+            );
+        }
+    }
+
+    /// Asks the replicas here that lead to hand over. False when none leads that could.
+    async fn hand_over_some(&self) -> bool {
+        let (me, within_ms) = (self.id(), HANDOVER.as_millis() as u64);
+        // Not to those that stop too.
+        let Ok(hosts) = self.inner().store.hosts().await else { return false };
+        let mut wishes = Vec::new();
+        for topic in self.inner().catalog.tables().topics() {
+            let led = topic.partitions.iter().filter(|handle| handle.local.as_ref().is_some_and(leads));
+            for handle in led {
+                let others = handle.placement.isr.iter().filter(|broker| **broker != me);
+                let heir = others.filter_map(|broker| Some(live_session(*broker, hosts.get(broker)?))).next();
+                let Some(to) = heir else { continue };
+                wishes.push((handle.id, Transfer { epoch: handle.placement.epoch, to, within_ms }));
+            }
+        }
+        // A replica that hands over already takes no second wish.
+        !wishes.is_empty() && self.inner().peers.wish(me, &wishes).await
+    }
+
+    async fn record(&self, partition: PartitionId) -> Result<Versioned<PartitionRecord>, ApiError> {
+        let read = self.inner().store.partition(partition).await.map_err(|error| unavailable(&error))?;
+        read.ok_or_else(|| refused(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted"))
+    }
+
+    /// Members of the ISR with a session, by preference.
+    fn heirs(&self, record: &PartitionRecord) -> Vec<Live> {
+        let sessions = self.inner().alive.sessions();
+        let live = record.replicas.iter().filter_map(|broker| Some(live_session(*broker, sessions.get(broker)?)));
+        live.filter(|live| record.isr.contains(&live.rid)).collect()
+    }
+}
+
+fn leads(local: &Local) -> bool {
+    local.view.borrow().visible.leads
+}
+
+fn refused(code: ErrorCode, message: &str) -> ApiError {
+    ApiError::new(code, message.to_owned())
+}
+
+fn unknown(broker: BrokerId) -> ApiError {
+    refused(ErrorCode::InvalidRequest, &format!("no broker {broker} has ever registered with this cluster"))
+}
+
+/// Whether replicas may be moved there.
+fn check_move(record: &PartitionRecord, to: &[BrokerId], alive: impl Fn(BrokerId) -> bool) -> Result<(), ApiError> {
+    let refuse = |message: String| Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message));
+    if to.iter().collect::<BTreeSet<_>>().len() != to.len() {
+        return refuse("a broker is named twice; a partition has one replica on a broker".to_owned());
+    }
+    if to.is_empty() || to.len() < record.min_isr as usize {
+        let least = record.min_isr.max(1);
+        return refuse(format!("{} replicas are too few where min.insync.replicas is {least}", to.len()));
+    }
+    match to.iter().find(|broker| !alive(**broker) && !record.replicas.contains(broker)) {
+        Some(gone) => refuse(format!("broker {gone} is not there; `cluster describe` shows who is")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_log::LeaderEpoch;
+
+    #[test]
+    fn moves_go_to_brokers_that_are_there_and_are_enough() {
+        let record = PartitionRecord {
+            leader: None,
+            epoch: LeaderEpoch(1),
+            isr: Vec::new(),
+            elr: Vec::new(),
+            replicas: vec![BrokerId(1), BrokerId(9)],
+            adding: Vec::new(),
+            removing: Vec::new(),
+            min_isr: 2,
+            unclean_epoch: None,
+        };
+        let check = |to: &[u32], expected: Option<&str>| {
+            let to: Vec<BrokerId> = to.iter().copied().map(BrokerId).collect();
+            let checked = check_move(&record, &to, |broker| broker.0 < 4);
+            match (checked, expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(part)) => assert!(error.message.contains(part), "{}", error.message),
+                (checked, _) => panic!("{to:?}: {checked:?}"),
+            }
+        };
+        check(&[1, 2], None);
+        check(&[3, 2, 1], None);
+        check(&[1, 9], None);
+        check(&[1, 1], Some("twice"));
+        check(&[1], Some("too few"));
+        check(&[], Some("too few"));
+        check(&[1, 7], Some("broker 7 is not there"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Brokers that are to be left: what they lead, and what they hold, goes elsewhere. And brokers that never come back.
+
+use super::transition::{Guard, Transition};
+use super::{Outcome, Session, Store, StoreError, Versioned, codec};
+use crate::keys::{Key, Space};
+use crate::kv::{Revision, Write};
+use millpond_core::records::{DrainRecord, PartitionRecord};
+use millpond_log::{BrokerId, PartitionId};
+
+/// How forgetting a broker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// Nothing is known of it any more. A disk of it that comes back is refused.
+    Done,
+    /// It has a session: stop it first.
+    Alive,
+    /// Partitions still name it.
+    Holds {
+        /// How many.
+        partitions: usize,
+        /// One of them; of which it has the last copy, if there is such a one.
+        first: PartitionId,
+        /// Whether that is a last copy.
+        last_copy: bool,
+    },
+    /// Another writer was faster, or there was no answer. Call again.
+    Again,
+    /// The actor's session is gone.
+    Fenced,
+}
+
+impl Store {
+    /// Marks a broker as one to be left. Under the actor's lease the mark ends with its session: so marks itself who stops (rule B7).
+    /// A mark that is there already and asks for as much stays.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn drain(
+        &self,
+        actor: &Session,
+        broker: BrokerId,
+        record: &DrainRecord,
+        leased: bool,
+    ) -> Result<Outcome, StoreError> {
+        let key = self.keys.encode(&Key::BrokerDrain(broker));
+        let seen: Option<Versioned<DrainRecord>> = self.read(&Key::BrokerDrain(broker)).await?;
+        let lasting = |seen: &&Versioned<DrainRecord>| seen.value == *record || (leased && seen.value.replicas);
+        if let Some(seen) = seen.as_ref().filter(lasting) {
+            return Ok(Outcome::Committed { revision: seen.revision });
+        }
+        let value = codec::value(record);
+        let base = seen.map_or(Revision::ABSENT, |seen| seen.revision);
+        let lease = leased.then_some(actor.lease);
+        let mark = Transition {
+            guards: vec![self.own_session(actor), Guard::unmoved(key.clone(), base)],
+            writes: vec![Write::Put { key: key.clone(), value: value.clone(), lease }],
+            proof: Some((key, value)),
+        };
+        Ok(self.run(mark).await?.into())
+    }
+
+    /// Takes the mark away: the broker gets its share again.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn undrain(&self, actor: &Session, broker: BrokerId) -> Result<Outcome, StoreError> {
+        let key = self.keys.encode(&Key::BrokerDrain(broker));
+        let Some(seen) = self.read_bytes(&Key::BrokerDrain(broker)).await? else {
+            return Ok(Outcome::Committed { revision: Revision::ABSENT });
+        };
+        let unmark = Transition {
+            guards: vec![self.own_session(actor), Guard::unmoved(key.clone(), seen.revision)],
+            writes: vec![Write::delete(&key)],
+            proof: None,
+        };
+        Ok(self.run(unmark).await?.into())
+    }
+
+    /// Forgets a broker that holds nothing and has no session (rule K6: while a partition names it, its copy may be the last).
+    ///
+    /// New replicas are placed on brokers with a session alone, so none comes to it meanwhile.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn forget_broker(&self, actor: &Session, broker: BrokerId) -> Result<Forgotten, StoreError> {
+        let (_, listed) = self.list_records::<PartitionRecord>(&Space::Partitions).await?;
+        let held = listed.iter().filter_map(|(key, seen)| match key {
+            Key::Partition(partition) if holds(&seen.value, broker) => Some((*partition, &seen.value)),
+            _ => None,
+        });
+        let held: Vec<(PartitionId, &PartitionRecord)> = held.collect();
+        let last = held.iter().find(|(_, record)| is_last_copy(record, broker));
+        if let Some((first, _)) = last.or(held.first()) {
+            return Ok(Forgotten::Holds { partitions: held.len(), first: *first, last_copy: last.is_some() });
+        }
+        let keys = [Key::BrokerDisk(broker), Key::BrokerDrain(broker)];
+        let session = self.keys.encode(&Key::BrokerSession(broker));
+        if self.read_bytes(&Key::BrokerSession(broker)).await?.is_some() {
+            return Ok(Forgotten::Alive);
+        }
+        let mut guards = vec![self.own_session(actor), Guard::absent(session)];
+        let mut writes = Vec::new();
+        for key in keys {
+            let revision = self.read_bytes(&key).await?.map(|seen| seen.revision);
+            let key = self.keys.encode(&key);
+            guards.push(Guard::unmoved(key.clone(), revision.unwrap_or(Revision::ABSENT)));
+            writes.extend(revision.map(|_| Write::delete(&key)));
+        }
+        if writes.is_empty() {
+            return Ok(Forgotten::Done);
+        }
+        Ok(match self.run(Transition { guards, writes, proof: None }).await?.into() {
+            Outcome::Committed { .. } => Forgotten::Done,
+            Outcome::Conflict | Outcome::Unknown => Forgotten::Again,
+            Outcome::Fenced => Forgotten::Fenced,
+        })
+    }
+}
+
+fn holds(record: &PartitionRecord, broker: BrokerId) -> bool {
+    let complete = record.isr.iter().chain(&record.elr).any(|rid| rid.broker == broker);
+    complete || record.replicas.contains(&broker)
+}
+
+fn is_last_copy(record: &PartitionRecord, broker: BrokerId) -> bool {
+    record.isr.iter().chain(&record.elr).all(|rid| rid.broker == broker)
+}
