@@ -6,7 +6,7 @@
 mod tests;
 
 use crate::clock::Nanos;
-use crate::history::{Content, Event};
+use crate::history::{Content, Event, Logs};
 use crate::payload::RecordId;
 use std::collections::{BTreeMap, HashMap};
 
@@ -53,7 +53,7 @@ pub(crate) struct Run<'a> {
     /// What clients did and were told. Each client's events are in its own order.
     pub(crate) events: &'a [Event],
     /// Each partition as it was read in the end, from its start, by offset.
-    pub(crate) logs: &'a BTreeMap<u16, Vec<(u64, Content)>>,
+    pub(crate) logs: &'a Logs,
     /// Readers that began at the start of every partition and should have read all of it.
     pub(crate) readers: &'a [u16],
 }
@@ -133,7 +133,7 @@ pub(crate) fn check(run: &Run) -> Verdict {
 
 /// Where everything is in the end.
 struct Index<'a> {
-    logs: &'a BTreeMap<u16, Vec<(u64, Content)>>,
+    logs: &'a Logs,
     places: HashMap<RecordId, u64>,
 }
 
@@ -148,7 +148,7 @@ impl Index<'_> {
     }
 }
 
-fn index<'a>(logs: &'a BTreeMap<u16, Vec<(u64, Content)>>, verdict: &mut Verdict) -> Index<'a> {
+fn index<'a>(logs: &'a Logs, verdict: &mut Verdict) -> Index<'a> {
     let mut places = HashMap::new();
     for (partition, log) in logs {
         let mut next = 0;
@@ -263,7 +263,7 @@ fn judge_read(partition: u16, offset: u64, content: Content, index: &Index, verd
 }
 
 /// What the log holds was sent, there, and stands in order.
-fn judge_log(logs: &BTreeMap<u16, Vec<(u64, Content)>>, sent: &HashMap<RecordId, Sent>, verdict: &mut Verdict) {
+fn judge_log(logs: &Logs, sent: &HashMap<RecordId, Sent>, verdict: &mut Verdict) {
     for (partition, log) in logs {
         let mut newest: BTreeMap<u16, u32> = BTreeMap::new();
         for (offset, content) in log {

@@ -4,17 +4,13 @@
 use crate::bucket::Gate;
 use crate::clients::{self, TOPIC};
 use crate::fleet::{PATIENCE, POLL, connect};
-use crate::history::Content;
+use crate::history::{Content, Logs};
 use crate::stage::Stage;
 use millpond_log::Batch;
 use millpond_proto::MESSAGE_BYTES_MAX;
 use millpond_proto::v1::log_client::LogClient;
 use millpond_proto::v1::{FetchOneRequest, TopicRef};
 use millpond_sdk::Admin;
-use std::collections::BTreeMap;
-
-/// Each partition as it is in the end, by offset.
-pub(crate) type Logs = BTreeMap<u16, Vec<(u64, Content)>>;
 
 /// Most bytes of one answer.
 const FETCH_BYTES: u32 = 4 << 20;

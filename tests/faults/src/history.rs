@@ -14,6 +14,9 @@ pub(crate) enum Content {
     Foreign(u32),
 }
 
+/// Partitions as they are in the end: what stands at each offset, in order.
+pub(crate) type Logs = BTreeMap<u16, Vec<(u64, Content)>>;
+
 /// One thing that a client did or was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {

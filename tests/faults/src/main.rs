@@ -18,14 +18,17 @@ mod run;
 mod scenarios;
 mod stage;
 
-use millpond_tests::tools::skip;
+use millpond_tests::tools::{Tool, skip};
 use network::Network;
 use report::Report;
-use run::Settings;
-use scenarios::Scenario;
+use scenarios::{Need, Scenario};
+use stage::Settings;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// What no scenario can do without.
+const EVERYTHING_NEEDS: &[Need] = &[Need::Tool(Tool::EtcdPinned), Need::Tool(Tool::ClientPython)];
 
 const USAGE: &str =
     "usage: tests/faults/run [--scenario NAME]… [--short] [--minutes N] [--seed S] [--report FILE] [--keep] [--list]";
@@ -106,20 +109,14 @@ async fn perform(asked: &Asked, network: Network) -> ExitCode {
     let seed = asked.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
     for scenario in &asked.scenarios {
         println!("scenario {} SEED={seed}", scenario.name);
-        if let Some(why) = scenario.needs.iter().find_map(|need| need.missing(&network)) {
+        if let Some(why) = EVERYTHING_NEEDS.iter().chain(scenario.needs).find_map(|need| need.missing(&network)) {
             skip(scenario.name, &why);
             report.skipped.push((scenario.name, why));
             continue;
         }
         let time = Duration::from_secs(60 * asked.minutes.unwrap_or(1));
         let settings = Settings { network: network.clone(), seed, short: asked.short, time, keep: asked.keep };
-        match run::run(scenario, &settings).await {
-            Ok(outcome) => report.outcomes.push(outcome),
-            Err(why) => {
-                skip(scenario.name, &why);
-                report.skipped.push((scenario.name, why));
-            }
-        }
+        report.outcomes.push(run::run(scenario, &settings).await);
     }
     let text = report.text();
     print!("{text}");

@@ -4,10 +4,9 @@ use crate::checker::{self, Run, Verdict};
 use crate::clock::{between, now};
 use crate::finale;
 use crate::gaps::{Acks, Gaps, Place};
-use crate::history::{Content, Event};
-use crate::network::Network;
+use crate::history::{Event, Logs};
 use crate::scenarios::{Limit, Scenario};
-use crate::stage::{READERS, Stage, writers};
+use crate::stage::{READERS, Settings, Stage, writers};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -45,27 +44,9 @@ impl Outcome {
 /// How many messages of clients are kept of a scenario.
 const TROUBLES_MAX: usize = 10;
 
-/// How a scenario is run.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) network: Network,
-    pub(crate) seed: u64,
-    /// Takes the long waits short, and repeats less.
-    pub(crate) short: bool,
-    /// How long the mixed run does what it does.
-    pub(crate) time: Duration,
-    /// Leaves the folder of a scenario that went wrong.
-    pub(crate) keep: bool,
-}
-
 /// Runs a scenario.
-///
-/// # Errors
-/// Why it cannot be run here.
-pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Result<Outcome, String> {
+pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Outcome {
     let began = now();
-    let options = (scenario.options)();
-    let mut stage = Stage::set(options, settings.network.clone(), settings.seed, settings.short, settings.time).await?;
     let mut outcome = Outcome {
         name: scenario.name,
         about: scenario.about,
@@ -80,6 +61,16 @@ pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Res
         troubles: (0, Vec::new()),
         kept: None,
     };
+    let set = Stage::set((scenario.options)(), settings).await;
+    match set {
+        Ok(stage) => perform(scenario, settings, stage, &mut outcome).await,
+        Err(error) => outcome.failure = Some(format!("before anything was done: {error}")),
+    }
+    outcome.took = between(began, now());
+    outcome
+}
+
+async fn perform(scenario: &'static Scenario, settings: &Settings, mut stage: Stage, outcome: &mut Outcome) {
     let played = play(scenario, &mut stage).await;
     let (events, mut troubles) = stage.history();
     match played {
@@ -100,15 +91,13 @@ pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Res
     outcome.troubles.0 = troubles.len();
     troubles.truncate(TROUBLES_MAX);
     outcome.troubles.1 = troubles;
-    outcome.took = between(began, now());
     if !outcome.holds() && settings.keep {
         outcome.kept = Some(stage.fleet.keep());
     }
-    Ok(outcome)
 }
 
 /// The script, and the end of every run; the logs as they are then.
-async fn play(scenario: &Scenario, stage: &mut Stage) -> Result<finale::Logs, String> {
+async fn play(scenario: &Scenario, stage: &mut Stage) -> Result<Logs, String> {
     (scenario.script)(stage).await?;
     finale::heal(stage).await.map_err(|error| format!("after everything was healed: {error}"))?;
     stage.stop_writing().await?;
@@ -142,6 +131,6 @@ fn over(limit: Limit, gaps: &BTreeMap<Place, Gaps>, quiet: &Gaps) -> Vec<String>
     gaps.iter().filter(|(place, _)| !place.librdkafka).filter_map(look).collect()
 }
 
-fn judge(events: &[Event], logs: &BTreeMap<u16, Vec<(u64, Content)>>) -> Verdict {
+fn judge(events: &[Event], logs: &Logs) -> Verdict {
     checker::check(&Run { events, logs, readers: &READERS })
 }

@@ -3,8 +3,9 @@
 use crate::bucket::Gate;
 use crate::fleet::{FAKETIME, FleetOptions};
 use crate::hurts::{self, Hurt};
-use crate::network::Cut;
+use crate::network::{self, Cut, Network};
 use crate::stage::Stage;
+use millpond_tests::tools::Tool;
 use rand::RngExt;
 use rand::seq::{IndexedRandom, SliceRandom};
 use std::future::Future;
@@ -35,7 +36,9 @@ pub(crate) struct Scenario {
 pub(crate) enum Need {
     /// Wires that can be cut and disks that can be mounted.
     Namespaces,
-    /// A program.
+    /// What `tests/run tools` installs.
+    Tool(Tool),
+    /// A program of the system.
     Program(&'static str),
     /// A file.
     File(&'static str),
@@ -145,6 +148,7 @@ pub(crate) static ALL: &[Scenario] = &[
         name: "bucket-down",
         about: "the bucket refuses, then says nothing, for minutes: what is written goes on",
         options: || FleetOptions { s3: true, ..FleetOptions::default() },
+        needs: &[Need::Tool(Tool::LocalStack)],
         script: |stage| Box::pin(bucket_down(stage)),
         ..PLAIN
     },
@@ -182,7 +186,7 @@ pub(crate) static MIXED: Scenario = Scenario {
     name: "mixed",
     about: "faults of all kinds, by seed",
     options: || FleetOptions { etcd: 3, s3: true, ..FleetOptions::default() },
-    needs: &[Need::Namespaces, Need::Program("strace")],
+    needs: &[Need::Namespaces, Need::Program("strace"), Need::Tool(Tool::LocalStack)],
     script: |stage| Box::pin(mixed(stage)),
     ..PLAIN
 };
@@ -558,14 +562,15 @@ async fn hurt_two(stage: &mut Stage) -> Result<(), String> {
 
 impl Need {
     /// Why it is not met; `None` if it is.
-    pub(crate) fn missing(self, network: &crate::network::Network) -> Option<String> {
+    pub(crate) fn missing(self, network: &Network) -> Option<String> {
         match self {
             Need::Namespaces => match network {
-                crate::network::Network::Loopback { why } => Some(why.clone()),
-                crate::network::Network::Namespaces => None,
+                Network::Loopback { why } => Some(why.clone()),
+                Network::Namespaces => None,
             },
+            Need::Tool(tool) => tool.find().err(),
             Need::Program(program) => {
-                let found = crate::network::run(program, &["-V"]);
+                let found = network::run(program, &["-V"]);
                 found.err()
             }
             Need::File(file) => (!std::path::Path::new(file).is_file()).then(|| format!("no {file}")),

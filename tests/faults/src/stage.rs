@@ -36,6 +36,19 @@ pub(crate) fn writers() -> BTreeMap<u16, bool> {
     SDK_WRITERS.iter().map(|writer| (*writer, false)).chain([(LIBRDKAFKA_WRITER, true)]).collect()
 }
 
+/// How a scenario is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) network: Network,
+    pub(crate) seed: u64,
+    /// Takes the long waits short, and repeats less.
+    pub(crate) short: bool,
+    /// How long the mixed run does what it does.
+    pub(crate) time: Duration,
+    /// Leaves the folder of a scenario that went wrong.
+    pub(crate) keep: bool,
+}
+
 /// A run on the way.
 pub(crate) struct Stage {
     pub(crate) fleet: Fleet,
@@ -66,13 +79,8 @@ impl Stage {
     ///
     /// # Errors
     /// Why it cannot be run here, or does not come up.
-    pub(crate) async fn set(
-        options: FleetOptions,
-        network: Network,
-        seed: u64,
-        short: bool,
-        time: Duration,
-    ) -> Result<Stage, String> {
+    pub(crate) async fn set(options: FleetOptions, settings: &Settings) -> Result<Stage, String> {
+        let Settings { network, seed, short, time, .. } = settings.clone();
         let fleet = Fleet::start(options, network).await?;
         let admin = Admin::new(&fleet.connect().await?);
         let mut topic = NewTopic::new(TOPIC);

@@ -9,7 +9,7 @@ fn id(number: u32) -> RecordId {
 }
 
 /// Five records of one writer, acknowledged one after the other and read along.
-fn kept() -> (Vec<Event>, BTreeMap<u16, Vec<(u64, Content)>>) {
+fn kept() -> (Vec<Event>, Logs) {
     let mut events = vec![Event::Started { reader: READER, partition: 0, offset: 0 }];
     let mut log = Vec::new();
     for number in 0..5 {
@@ -24,7 +24,7 @@ fn kept() -> (Vec<Event>, BTreeMap<u16, Vec<(u64, Content)>>) {
     (events, BTreeMap::from([(0, log)]))
 }
 
-fn found(events: &[Event], logs: &BTreeMap<u16, Vec<(u64, Content)>>) -> Vec<(Kind, u64)> {
+fn found(events: &[Event], logs: &Logs) -> Vec<(Kind, u64)> {
     let verdict = check(&Run { events, logs, readers: &[READER] });
     verdict.violations.into_iter().map(|(kind, (count, _))| (kind, count)).collect()
 }
