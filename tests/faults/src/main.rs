@@ -11,12 +11,14 @@ mod gaps;
 mod history;
 mod hurts;
 mod librdkafka;
+mod mixed;
 mod network;
 mod payload;
 mod report;
 mod run;
 mod scenarios;
 mod stage;
+mod steps;
 
 use millpond_tests::tools::{Tool, skip};
 use network::Network;

@@ -2,12 +2,13 @@
 
 use crate::bucket::Gate;
 use crate::fleet::{FAKETIME, FleetOptions};
-use crate::hurts::{self, Hurt};
+use crate::hurts::Hurt;
+use crate::mixed;
 use crate::network::{self, Cut, Network};
 use crate::stage::Stage;
+use crate::steps::{self, LONGER_THAN_THE_LEASE};
 use millpond_tests::tools::Tool;
-use rand::RngExt;
-use rand::seq::{IndexedRandom, SliceRandom};
+use rand::seq::SliceRandom;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -55,9 +56,6 @@ pub(crate) enum Limit {
 
 /// Section 8 of the rules: a broker's lease, and what an election may take beyond it.
 const SILENT: Duration = Duration::from_secs(6 + 2);
-/// Longer than the lease, and than what an election takes.
-const LONGER_THAN_THE_LEASE: Duration = Duration::from_secs(10);
-
 /// All of them, in the order in which they run.
 pub(crate) static ALL: &[Scenario] = &[
     Scenario {
@@ -187,7 +185,7 @@ pub(crate) static MIXED: Scenario = Scenario {
     about: "faults of all kinds, by seed",
     options: || FleetOptions { etcd: 3, s3: true, ..FleetOptions::default() },
     needs: &[Need::Namespaces, Need::Program("strace"), Need::Tool(Tool::LocalStack)],
-    script: |stage| Box::pin(mixed(stage)),
+    script: |stage| Box::pin(mixed::mixed(stage)),
     ..PLAIN
 };
 
@@ -214,7 +212,7 @@ fn lasting(stage: &Stage, short: Duration, long: Duration) -> Duration {
 async fn kill_leader(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 3, 20) {
         let victim = stage.some_leader().await?;
-        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
     }
     Ok(())
 }
@@ -222,7 +220,7 @@ async fn kill_leader(stage: &mut Stage) -> Result<(), String> {
 async fn kill_follower(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 2, 10) {
         let victim = stage.some_follower().await?;
-        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
     }
     Ok(())
 }
@@ -231,7 +229,7 @@ async fn kill_follower(stage: &mut Stage) -> Result<(), String> {
 async fn hurt_leaders(stage: &mut Stage, hurt: Hurt) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 5) {
         let victim = stage.some_leader().await?;
-        hurt_one(stage, victim, hurt, LONGER_THAN_THE_LEASE).await?;
+        steps::hurt_one(stage, victim, hurt, LONGER_THAN_THE_LEASE).await?;
     }
     Ok(())
 }
@@ -240,7 +238,7 @@ async fn cut_one_way(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 3) {
         for cut in [Cut::Outgoing, Cut::Incoming] {
             let victim = stage.some_leader().await?;
-            hurt_one(stage, victim, Hurt::Cut(cut), LONGER_THAN_THE_LEASE).await?;
+            steps::hurt_one(stage, victim, Hurt::Cut(cut), LONGER_THAN_THE_LEASE).await?;
         }
     }
     Ok(())
@@ -250,24 +248,9 @@ async fn cut_pair(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 3) {
         let mut brokers: Vec<usize> = (0..stage.fleet.size()).collect();
         brokers.shuffle(&mut stage.random);
-        hurt_one(stage, brokers[0], Hurt::Cut(Cut::From(brokers[1])), LONGER_THAN_THE_LEASE).await?;
+        steps::hurt_one(stage, brokers[0], Hurt::Cut(Cut::From(brokers[1])), LONGER_THAN_THE_LEASE).await?;
     }
     Ok(())
-}
-
-/// Hurts one broker: everything is served without it; then it comes back, and is in sync again.
-async fn hurt_one(stage: &mut Stage, victim: usize, hurt: Hurt, least: Duration) -> Result<(), String> {
-    stage.some_time().await;
-    stage.mark(hurt.name(), &[victim]).await?;
-    let began = tokio::time::Instant::now();
-    hurt.inflict(victim, stage)?;
-    stage.served().await.map_err(|error| format!("with broker {victim} hurt ({}): {error}", hurt.name()))?;
-    stage.last(least.saturating_sub(began.elapsed())).await;
-    stage.mark(format!("end of {}", hurt.name()), &[victim]).await?;
-    hurt.undo(victim, stage)?;
-    stage.served().await?;
-    stage.fleet.wait_until_ready().await?;
-    stage.in_sync().await
 }
 
 async fn kill_two(stage: &mut Stage) -> Result<(), String> {
@@ -296,15 +279,7 @@ async fn kill_two(stage: &mut Stage) -> Result<(), String> {
 
 async fn kill_all(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 5) {
-        stage.some_time().await;
-        let all: Vec<usize> = (0..stage.fleet.size()).collect();
-        stage.mark("kill -9 of all", &all).await?;
-        all.iter().for_each(|victim| stage.fleet.kill(*victim));
-        for victim in all {
-            stage.fleet.spawn(victim)?;
-        }
-        stage.served().await?;
-        stage.in_sync().await?;
+        steps::kill_all(stage).await?;
     }
     Ok(())
 }
@@ -312,7 +287,7 @@ async fn kill_all(stage: &mut Stage) -> Result<(), String> {
 async fn graceful(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 3) {
         for broker in 0..stage.fleet.size() {
-            restart(stage, broker).await?;
+            steps::restart(stage, broker).await?;
         }
     }
     let failed = stage.recorder.failed();
@@ -320,17 +295,6 @@ async fn graceful(stage: &mut Stage) -> Result<(), String> {
         format!("{failed} records were not acknowledged, though every broker ended gracefully")
     });
     Ok(())
-}
-
-async fn restart(stage: &mut Stage, broker: usize) -> Result<(), String> {
-    stage.mark("SIGTERM", &[broker]).await?;
-    let status = stage.fleet.terminate(broker).await?;
-    stage.expect(status.success(), || format!("broker {broker}, asked to end, ends with {status}"));
-    stage.served().await?;
-    stage.mark("start after SIGTERM", &[broker]).await?;
-    stage.fleet.restart(broker).await?;
-    stage.in_sync().await?;
-    stage.served().await
 }
 
 async fn full_disk(stage: &mut Stage) -> Result<(), String> {
@@ -367,20 +331,9 @@ fn fill(file: &std::path::Path) -> std::io::Result<()> {
 async fn fsync_error(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 3) {
         let victim = stage.some_leader().await?;
-        break_syncs(stage, victim).await?;
+        steps::break_syncs(stage, victim).await?;
     }
     Ok(())
-}
-
-async fn break_syncs(stage: &mut Stage, victim: usize) -> Result<(), String> {
-    stage.mark("fsync error", &[victim]).await?;
-    let mut strace = hurts::fail_syncs(stage, victim).await?;
-    let status = stage.fleet.ended(victim).await?;
-    strace.wait().await.map_err(|error| error.to_string())?;
-    stage.expect(status.code() == Some(1), || format!("a broker whose sync fails ends with 1, not {status} (rule W2)"));
-    stage.served().await?;
-    stage.fleet.restart(victim).await?;
-    stage.in_sync().await
 }
 
 async fn bucket_down(stage: &mut Stage) -> Result<(), String> {
@@ -405,7 +358,7 @@ async fn etcd_leader(stage: &mut Stage) -> Result<(), String> {
         stage.served().await?;
         // Whoever leads now has to do what only etcd can record.
         let victim = stage.some_leader().await?;
-        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
         stage.fleet.etcd.restart(leader).await;
         stage.more(20).await?;
     }
@@ -426,7 +379,7 @@ async fn etcd_down(stage: &mut Stage, short: Duration, long: Duration) -> Result
         stage.served().await?;
         // And it elects again.
         let victim = stage.some_leader().await?;
-        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
     }
     Ok(())
 }
@@ -443,121 +396,6 @@ async fn clock_jump(stage: &mut Stage) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// What the mixed run draws from.
-#[derive(Clone, Copy, Debug)]
-enum Mix {
-    One(Hurt),
-    Two,
-    All,
-    Graceful,
-    FailedSync,
-    EtcdLeader,
-    EtcdDown,
-    Bucket(Gate),
-}
-
-async fn mixed(stage: &mut Stage) -> Result<(), String> {
-    let end = tokio::time::Instant::now() + stage.time;
-    while tokio::time::Instant::now() < end {
-        let other = stage.some_broker();
-        let kinds = [
-            (Mix::One(Hurt::Kill), 6),
-            (Mix::One(Hurt::Stop), 2),
-            (Mix::One(Hurt::Cut(Cut::Whole)), 2),
-            (Mix::One(Hurt::Cut(Cut::Outgoing)), 1),
-            (Mix::One(Hurt::Cut(Cut::Incoming)), 1),
-            (Mix::One(Hurt::Cut(Cut::From(other))), 2),
-            (Mix::One(Hurt::Wipe), 2),
-            (Mix::Two, 4),
-            (Mix::All, 2),
-            (Mix::Graceful, 2),
-            (Mix::FailedSync, 1),
-            (Mix::EtcdLeader, 2),
-            (Mix::EtcdDown, 1),
-            (Mix::Bucket(Gate::Shut), 1),
-            (Mix::Bucket(Gate::Silent), 1),
-        ];
-        let drawn = kinds.choose_weighted(&mut stage.random, |(_, weight)| *weight).expect("weights are above 0").0;
-        mix(stage, drawn).await.map_err(|error| format!("{drawn:?}: {error}"))?;
-    }
-    Ok(())
-}
-
-async fn mix(stage: &mut Stage, drawn: Mix) -> Result<(), String> {
-    let victim = stage.some_broker();
-    match drawn {
-        // Nobody can be cut off from itself.
-        Mix::One(Hurt::Cut(Cut::From(other))) if other == victim => Ok(()),
-        Mix::One(hurt) => {
-            let least = if hurt == Hurt::Kill { Duration::ZERO } else { LONGER_THAN_THE_LEASE };
-            hurt_one(stage, victim, hurt, least).await
-        }
-        Mix::Two => hurt_two(stage).await,
-        Mix::All => {
-            let all: Vec<usize> = (0..stage.fleet.size()).collect();
-            stage.mark("kill -9 of all", &all).await?;
-            all.iter().for_each(|victim| stage.fleet.kill(*victim));
-            for victim in all {
-                stage.fleet.spawn(victim)?;
-                stage.some_time().await;
-            }
-            stage.served().await?;
-            stage.in_sync().await
-        }
-        Mix::Graceful => restart(stage, victim).await,
-        Mix::FailedSync => break_syncs(stage, victim).await,
-        Mix::EtcdLeader => {
-            let leader = stage.fleet.etcd.leader().await;
-            stage.mark("kill -9 of etcd's leader", &[]).await?;
-            stage.fleet.etcd.kill(leader);
-            hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
-            stage.fleet.etcd.restart(leader).await;
-            Ok(())
-        }
-        Mix::EtcdDown => {
-            stage.mark("no etcd", &[]).await?;
-            (0..stage.fleet.etcd.size()).for_each(|member| stage.fleet.etcd.kill(member));
-            stage.last(LONGER_THAN_THE_LEASE).await;
-            stage.served().await.map_err(|error| format!("rule B5: {error}"))?;
-            stage.fleet.etcd.restart_all().await;
-            stage.served().await
-        }
-        Mix::Bucket(gate) => {
-            stage.mark("bucket away", &[]).await?;
-            stage.fleet.bucket.set(gate);
-            hurt_one(stage, victim, Hurt::Kill, LONGER_THAN_THE_LEASE).await?;
-            stage.fleet.bucket.set(Gate::Open);
-            Ok(())
-        }
-    }
-}
-
-/// Two brokers are hurt at once, each in its own way; no disk is lost. Writes stop, or go on once the fleet is whole.
-async fn hurt_two(stage: &mut Stage) -> Result<(), String> {
-    let mut brokers: Vec<usize> = (0..stage.fleet.size()).collect();
-    brokers.shuffle(&mut stage.random);
-    let kinds = [Hurt::Kill, Hurt::Stop, Hurt::Cut(Cut::Whole), Hurt::Cut(Cut::Incoming), Hurt::Cut(Cut::Outgoing)];
-    let hurts: Vec<(usize, Hurt)> = brokers[..2]
-        .iter()
-        .map(|broker| (*broker, *kinds.choose(&mut stage.random).expect("there are some")))
-        .collect();
-    let names: Vec<&str> = hurts.iter().map(|(_, hurt)| hurt.name()).collect();
-    stage.mark(format!("two at once: {}", names.join(" and ")), &brokers[..2]).await?;
-    for (broker, hurt) in &hurts {
-        hurt.inflict(*broker, stage)?;
-        stage.some_time().await;
-    }
-    let seconds = stage.random.random_range(1..12);
-    stage.last(Duration::from_secs(seconds)).await;
-    for (broker, hurt) in &hurts {
-        hurt.undo(*broker, stage)?;
-        stage.some_time().await;
-    }
-    stage.served().await?;
-    stage.fleet.wait_until_ready().await?;
-    stage.in_sync().await
 }
 
 impl Need {
