@@ -14,10 +14,10 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 const DEFAULT_PORT: u16 = 7400;
 
 /// How often a connection in use is checked. With `KEEPALIVE_TIMEOUT` it bounds how long a silent broker is waited for.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How long an unanswered check is waited for.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long a port is asked whether it speaks another protocol.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,6 +10,7 @@ use millpond_sdk::{
     ProducerRecord, StartAt, TopicPartition,
 };
 use millpond_tests::brokers::TestBrokers;
+use millpond_tests::fleet::{Fleet as ProcessFleet, FleetOptions};
 use millpond_tests::http;
 use millpond_tests::tools::{Tool, repository, skip};
 use object_store::memory::InMemory;
@@ -352,18 +353,22 @@ async fn brokers_and_copies_are_described_alike_everywhere() {
     fleet.brokers.stop().await;
 }
 
-/// librdkafka: an idempotent producer and a consumer with a rack, over brokers that are restarted one after the other.
+/// librdkafka: an idempotent producer and a consumer with a rack, over processes that are restarted one after the other, and one of them
+/// killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confluent_kafka_follows_leaders_that_move() {
     let python = match Tool::ClientPython.find() {
         Ok(python) => python,
         Err(why) => return skip("confluent_kafka_follows_leaders_that_move", &why),
     };
-    let mut fleet = Fleet::start(4).await;
-    for id in 0..3 {
-        fleet.in_sync(id).await;
-    }
-    let bootstrap: Vec<String> = (0..3).map(|id| fleet.brokers.addresses(id).kafka.clone()).collect();
+    // On ports that they keep, as brokers do: librdkafka follows no broker that moves.
+    let mut fleet = ProcessFleet::start(&FleetOptions::new(3)).await.expect("it needs nothing but this machine");
+    let client = fleet.connect().await;
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(4), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    fleet.wait_until_in_sync().await;
+    let bootstrap: Vec<String> = (0..3).map(|broker| fleet.kafka(broker)).collect();
     let mut client = tokio::process::Command::new(python)
         .arg(repository().join("tests/clients/fleet.py"))
         .args(["--bootstrap", &bootstrap.join(","), "--topic", TOPIC, "--partitions", "4", "--rack", "r1"])
@@ -375,10 +380,15 @@ async fn confluent_kafka_follows_leaders_that_move() {
         .expect("the tool was found");
     let mut said = BufReader::new(client.stdout.take().expect("piped")).lines();
     assert_eq!(said.next_line().await.expect("it speaks").as_deref(), Some("running"));
-    for round in 0..3 {
-        fleet.brokers.stop_one(round).await;
-        fleet.brokers.start_one(round).await;
-        fleet.in_sync(round).await;
+    for broker in 0..3 {
+        if broker == 1 {
+            fleet.kill(broker);
+        } else {
+            assert!(fleet.terminate(broker).await.success());
+        }
+        fleet.spawn(broker);
+        fleet.wait_until_ready().await;
+        fleet.wait_until_in_sync().await;
     }
     // The end of its input asks it to end.
     drop(client.stdin.take());
@@ -388,5 +398,41 @@ async fn confluent_kafka_follows_leaders_that_move() {
     assert!(client.wait().await.expect("it can be waited for").success(), "{complaint}");
     let count: u64 = last.and_then(|line| line.split(' ').next()?.parse().ok()).expect("how many");
     assert!(count > 1_000, "{count} records");
-    fleet.brokers.stop().await;
+    fleet.stop().await;
+}
+
+/// A leader that says nothing any more, though its connections stand: a producer and a consumer go on with the next one, long before
+/// their requests would time out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_leave_a_leader_that_stands_still() {
+    let mut fleet = ProcessFleet::start(&FleetOptions::new(3)).await.expect("it needs nothing but this machine");
+    let client = fleet.connect().await;
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    let partition = fleet.wait_until_in_sync().await.remove(0).partitions.remove(0);
+    let leader = partition.leader.expect("it is led").0 as usize;
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+    let send = async |number: u32| {
+        let record = ProducerRecord::new(TOPIC).partition(0).value(number.to_be_bytes().to_vec());
+        producer.send(record).await.expect("there is room").await.expect("acknowledged")
+    };
+    let mut consumer = reader(&client, ConsumerConfig::default(), 0).await;
+    send(0).await;
+    assert_eq!(next(&mut consumer, 1).await, [0]);
+    fleet.pause(leader);
+    let paused = std::time::Instant::now();
+    send(1).await;
+    let acknowledged = paused.elapsed();
+    assert_eq!(next(&mut consumer, 1).await, [1]);
+    let read = paused.elapsed();
+    assert!(read < client.config().request_timeout, "acknowledged after {acknowledged:?}, read after {read:?}");
+    println!("acknowledged after {acknowledged:?}, read after {read:?}");
+    // It comes back as a follower, and what it had taken for its own is not in the log.
+    fleet.resume(leader);
+    fleet.wait_until_in_sync().await;
+    send(2).await;
+    assert_eq!(next(&mut consumer, 1).await, [2]);
+    producer.close().await;
+    fleet.stop().await;
 }

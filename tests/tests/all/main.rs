@@ -20,6 +20,7 @@ mod fleet_clients;
 mod health;
 mod kafka;
 mod kill_loop;
+mod localstack;
 mod loss;
 mod metrics;
 mod one_broker;

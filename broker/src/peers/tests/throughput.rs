@@ -82,6 +82,10 @@ impl Replication for Shared {
         Err(Status::unavailable("a sink"))
     }
 
+    async fn transfer(&self, _: Request<proto::TransferRequest>) -> Result<Response<proto::TransferResponse>, Status> {
+        Err(Status::unavailable("a sink"))
+    }
+
     async fn reach(&self, _: Request<proto::ReachRequest>) -> Result<Response<proto::ReachResponse>, Status> {
         Err(Status::unavailable("a sink"))
     }

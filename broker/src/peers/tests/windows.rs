@@ -39,6 +39,10 @@ impl Replication for Deaf {
         Err(Status::unavailable("deaf"))
     }
 
+    async fn transfer(&self, _: Request<proto::TransferRequest>) -> Result<Response<proto::TransferResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+
     async fn reach(&self, _: Request<proto::ReachRequest>) -> Result<Response<proto::ReachResponse>, Status> {
         Err(Status::unavailable("deaf"))
     }
