@@ -26,9 +26,6 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often it is looked whether the time for something has come. What happens in the cluster is acted on at once.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often a broker that does not control looks who does: only clients are told, and any broker does for them what they ask of it.
-const NOTE_INTERVAL: Duration = Duration::from_secs(2);
-
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
 

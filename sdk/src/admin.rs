@@ -187,7 +187,10 @@ impl Admin {
         };
         // Each at its leader. Of a partition that nobody may lead there is nothing to upload.
         let led = topic.partitions.iter().filter(|partition| partition.loss.is_none());
-        stream::iter(led.map(|partition| flush(partition.index))).buffer_unordered(FLUSHES_MAX).try_for_each(async |_| Ok(())).await
+        stream::iter(led.map(|partition| flush(partition.index)))
+            .buffer_unordered(FLUSHES_MAX)
+            .try_for_each(async |_| Ok(()))
+            .await
     }
 
     /// Describes the cluster.
