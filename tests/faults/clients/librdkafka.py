@@ -13,6 +13,11 @@ import time
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 WAITING_MAX = 500
+# As in `payload.rs`.
+LARGE_FROM = 30
+LARGE_BYTES = 16 << 10
+# Otherwise it waits a minute for a broker that says nothing, and that would be all that is measured.
+SILENCE_MS = 5000
 QUICK = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
@@ -20,6 +25,7 @@ QUICK = {
     "reconnect.backoff.max.ms": 200,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "socket.connection.setup.timeout.ms": 2000,
+    "socket.timeout.ms": SILENCE_MS,
     "log_level": 0,
 }
 
@@ -35,7 +41,7 @@ def name(writer, partition, number):
 def value(writer, partition, number):
     """The same bytes as `payload::value`."""
     seed = number * 7919 + writer * 104729 + partition
-    size = 60 + seed % 400
+    size = 60 + seed % 400 + (LARGE_BYTES if writer >= LARGE_FROM else 0)
     text = name(writer, partition, number) + "/"
     text += str(seed) * ((size - len(text)) // len(str(seed)) + 2)
     # A name is never longer than a value.

@@ -79,5 +79,9 @@ mod tests {
         // 5 * 7919 + 10 * 104729 + 2
         let expected = format!("10/2/5/{}", "1086887".repeat(60));
         assert_eq!(value(id), expected.as_bytes()[..147].to_vec());
+        assert_eq!(
+            value(RecordId { writer: LARGE_FROM, ..id }).len(),
+            16_384 + 60 + (5 * 7919 + 30 * 104_729 + 2) % 400
+        );
     }
 }

@@ -266,13 +266,13 @@ impl Stage {
         self.fleet.wait_until_in_sync().await.map(|_| ())
     }
 
-    /// Sends one record to a partition, with little patience; the name of the error that came of it.
+    /// Sends one record to a partition, with little patience; what it is told if it is not acknowledged.
     pub(crate) async fn probe(&mut self, partition: u16, patience: Duration) -> Result<Option<String>, String> {
         let client = self.fleet.connect().await?;
         let id = crate::payload::RecordId { writer: PROBE, partition, number: self.probes };
         self.probes += 1;
         let outcome = clients::try_one(id, &client, patience, &self.recorder).await;
-        Ok(outcome.err().map(|error| error.code.map_or_else(|| error.to_string(), |code| format!("{code:?}"))))
+        Ok(outcome.err().map(|error| error.to_string()))
     }
 
     /// Notes that a promise of the scenario's own is broken, unless it holds.

@@ -24,6 +24,7 @@ mod localstack;
 mod loss;
 mod metrics;
 mod one_broker;
+mod power_cut;
 mod processes;
 mod secrets;
 mod settings;
