@@ -21,7 +21,7 @@ impl Dev {
     /// # Errors
     /// It does not come up; it says why on standard error.
     pub(crate) fn start(dir: &Path) -> Result<Dev> {
-        let mut command = Command::new(binary()?);
+        let mut command = command()?;
         command.args(["dev", "--grpc-port", "0", "--kafka-port", "0", "--http-port", "0", "--dir"]).arg(dir);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().ok_or("standard output is piped")?;
@@ -39,7 +39,7 @@ impl Dev {
     /// # Errors
     /// It fails; its own words.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(binary()?);
+        let mut command = command()?;
         let output = command.args(arguments).args(["--bootstrap", &self.grpc]).stdin(Stdio::null()).output()?;
         if !output.status.success() {
             return Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
@@ -96,6 +96,13 @@ impl Drop for Dev {
 fn word(ready: &str, name: &str) -> Result<String> {
     let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     Ok(found.ok_or_else(|| format!("`millpond dev` is not ready: `{}`", ready.trim_end()))?.to_owned())
+}
+
+/// The binary, without the variable that is the benchmark's alone: it warns of those that nothing reads.
+fn command() -> Result<Command> {
+    let mut command = Command::new(binary()?);
+    command.env_remove("MILLPOND_BENCH_DIR");
+    Ok(command)
 }
 
 /// The binary that was built together with this program.

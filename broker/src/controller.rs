@@ -6,15 +6,15 @@
 use crate::alive::live_session;
 use crate::broker::Broker;
 use crate::clock;
+use crate::elections::Asked;
 use futures::future::join_all;
 use millpond_core::controller::{Controller, Duty, Limits, Member, Vacancy, View};
-use millpond_core::election::{self, Holds};
 use millpond_core::records::{PartitionRecord, TopicState};
 use millpond_core::replica::Transfer;
-use millpond_log::{BrokerId, PartitionId, Rid};
+use millpond_log::{BrokerId, PartitionId};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Election, Follow, Image, Outcome, RecordChange, Session, Store, StoreError, Versioned};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -26,14 +26,8 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often it is looked whether the time for something has come. What happens in the cluster is acted on at once.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often a broker that does not control looks who does: only clients are told, and any broker does for them what they ask of it.
-const NOTE_INTERVAL: Duration = Duration::from_secs(2);
-
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
-
-/// Longest wait for candidates to say what they hold (rule E5).
-const HOLDS_WITHIN: Duration = Duration::from_millis(200);
 
 /// Transactions sent at the same time, of 40 partitions each: more only wait in etcd.
 const LANES: usize = 4;
@@ -72,44 +66,39 @@ pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationTo
     }
 }
 
-/// Returns with control once nobody else has it.
+/// Returns with control once nobody else has it, and notes meanwhile who has.
 async fn take(broker: &Broker, store: &Store) -> (Session, Revision) {
+    let alive = &broker.inner().alive;
     loop {
-        if let Some(session) = broker.session_handle().get() {
-            let vacant = tokio::select! {
-                vacant = store.control_vacant() => vacant,
-                never = note_controller(broker, store) => match never {},
-            };
-            let taken = match vacant {
-                Ok(()) => store.take_control(&session).await,
-                Err(error) => Err(error),
-            };
-            match taken {
+        let holder = store.acting_controller().await;
+        alive.set_controller(holder.as_ref().ok().copied().flatten().map(|holder| holder.rid.broker));
+        let me = broker.session_handle().get();
+        let taken = match (holder, me) {
+            (Err(error), _) => Err(error),
+            // Somebody acts; or this broker, which did not hear that it took control.
+            (Ok(Some(holder)), me) if me.is_none_or(|me| me.rid != holder.rid || me.inc != holder.inc) => {
+                match store.control_ended(&holder).await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                }
+            }
+            (Ok(_), Some(session)) => match store.take_control(&session).await {
                 Ok(Outcome::Committed { revision }) => {
-                    broker.inner().alive.set_controller(Some(broker.id()));
+                    alive.set_controller(Some(session.rid.broker));
                     return (session, revision);
                 }
                 // Another broker was faster.
-                Ok(Outcome::Conflict) => {}
-                // Rule K5: taken again, it is found in place.
-                Ok(Outcome::Unknown | Outcome::Fenced) | Err(StoreError::Unavailable(_)) => {}
-                Err(error) => tracing::error!(%error, "control cannot be taken"),
-            }
+                Ok(Outcome::Conflict) => continue,
+                outcome => outcome.map(drop),
+            },
+            (Ok(_), None) => Ok(()),
+        };
+        match taken {
+            // Rule K5: taken again, it is found in place.
+            Ok(()) | Err(StoreError::Unavailable(_)) => {}
+            Err(error) => tracing::error!(%error, "control cannot be taken"),
         }
         tokio::time::sleep(RETRY).await;
-    }
-}
-
-/// Keeps note of who acts as controller, for clients who ask.
-async fn note_controller(broker: &Broker, store: &Store) -> std::convert::Infallible {
-    let mut look = tokio::time::interval(NOTE_INTERVAL);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        look.tick().await;
-        // While the store is away, whoever was known last is as good an answer as any.
-        if let Ok(seen) = store.controller().await {
-            broker.inner().alive.set_controller(seen.map(|seen| seen.value.rid.broker));
-        }
     }
 }
 
@@ -241,8 +230,8 @@ impl Term<'_> {
             return Ok(());
         }
         let started = clock::monotonic();
-        let mut answers = self.hand.ask(vacancies.iter().filter(|vacancy| vacancy.candidates.len() > 1)).await;
-        let doubtful = self.hand.doubtful(&vacancies, &mut answers).await;
+        let candidates = vacancies.iter().map(|vacancy| (vacancy.partition, vacancy.candidates.as_slice())).collect();
+        let Asked { answers, doubtful } = self.hand.broker.ask_candidates(&candidates).await;
         let open: Vec<Election> = {
             let view = view(self.follow.image(), &self.written);
             let electable = vacancies.iter().filter(|vacancy| !doubtful.contains(&vacancy.partition));
@@ -268,54 +257,6 @@ impl Term<'_> {
 }
 
 impl Hand<'_> {
-    /// Asks the candidates what they hold: one request for each broker.
-    async fn ask(self, vacancies: impl Iterator<Item = &Vacancy>) -> BTreeMap<PartitionId, BTreeMap<Rid, Holds>> {
-        let mut brokers: BTreeSet<BrokerId> = BTreeSet::new();
-        let mut partitions = Vec::new();
-        for vacancy in vacancies {
-            brokers.extend(vacancy.candidates.iter().map(|live| live.rid.broker));
-            partitions.push(vacancy.partition);
-        }
-        let mut answers: BTreeMap<PartitionId, BTreeMap<Rid, Holds>> = BTreeMap::new();
-        if partitions.is_empty() {
-            return answers;
-        }
-        let held = self.broker.inner().peers.ask_holds(&brokers, &partitions, HOLDS_WITHIN).await;
-        for ((partition, rid), holds) in held {
-            answers.entry(partition).or_default().insert(rid, holds);
-        }
-        answers
-    }
-
-    /// Partitions of which a candidate lacks what another knows to be committed, also when asked again: its disk lost something, and
-    /// nobody is elected there (rule E5).
-    async fn doubtful(
-        self,
-        vacancies: &[Vacancy],
-        answers: &mut BTreeMap<PartitionId, BTreeMap<Rid, Holds>>,
-    ) -> BTreeSet<PartitionId> {
-        let mut doubtful = BTreeSet::new();
-        let committed: BTreeMap<PartitionId, _> =
-            answers.iter().filter_map(|(id, held)| Some((*id, election::short_of_committed(held)?))).collect();
-        if committed.is_empty() {
-            return doubtful;
-        }
-        // A log end proves something only if it was asked for after the high watermark had come.
-        let again = self.ask(vacancies.iter().filter(|vacancy| committed.contains_key(&vacancy.partition))).await;
-        for (partition, hw) in committed {
-            let Some(held) = again.get(&partition) else { continue };
-            if let Some((rid, short)) = held.iter().find(|(_, holds)| holds.durable < hw) {
-                tracing::error!(
-                    %partition, replica = %rid, durable = %short.durable, committed = %hw,
-                    "a replica that counts as in sync lacks committed records: no leader is elected; look at its disk (rule E5)"
-                );
-                doubtful.insert(partition);
-            }
-            answers.insert(partition, held.clone());
-        }
-        doubtful
-    }
-
     /// Carries elections out; returns those that hold.
     async fn elect(self, mut open: Vec<Election>) -> Result<Vec<Written>, Over> {
         let store = &self.broker.inner().store;

@@ -3,21 +3,30 @@
 
 use crate::alive;
 use crate::broker::Broker;
-use millpond_core::election::{candidates, elect, vacant};
+use millpond_core::election::{self, Holds, candidates, elect, vacant};
 use millpond_core::records::{PartitionRecord, TopicState};
 use millpond_core::replica::Live;
 use millpond_core::rules::Rules;
-use millpond_log::{BrokerId, PartitionId};
+use millpond_log::{Offset, PartitionId, Rid};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Election, Image, Outcome, Session, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long candidates may take to say how far their copies are (rule E5).
-const ANSWERS_WAIT_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for candidates to say what they hold (rule E5).
+const HOLDS_WITHIN: Duration = Duration::from_millis(200);
 
 /// Pause between tries while the metadata store does not say what became of an election.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// What candidates hold, as they say.
+pub(crate) struct Asked {
+    /// By partition and replica; not all may have answered.
+    pub(crate) answers: BTreeMap<PartitionId, BTreeMap<Rid, Holds>>,
+    /// Partitions of which a candidate lacks what another knows to be committed, also when asked again: its disk lost something, and
+    /// nobody is elected there (rule E5).
+    pub(crate) doubtful: BTreeSet<PartitionId>,
+}
 
 /// A partition that nobody leads, with its live replicas.
 pub(crate) struct Vacancy {
@@ -55,23 +64,13 @@ impl Broker {
     /// Fills vacancies: asks the candidates how far they are, where there are several, and elects. Who leads is heard from the
     /// image, like every change; what could not be settled is found again.
     pub(crate) async fn fill(&self, session: Session, vacancies: Vec<Vacancy>) {
-        let asked: Vec<PartitionId> =
-            vacancies.iter().filter(|vacancy| vacancy.candidates.len() > 1).map(|vacancy| vacancy.partition).collect();
-        let brokers: BTreeSet<BrokerId> = vacancies
-            .iter()
-            .filter(|vacancy| vacancy.candidates.len() > 1)
-            .flat_map(|vacancy| vacancy.candidates.iter().map(|live| live.rid.broker))
-            .collect();
-        let mut answers = BTreeMap::new();
-        if !asked.is_empty() {
-            answers = self.inner().peers.ask_holds(&brokers, &asked, ANSWERS_WAIT_MAX).await;
-        }
+        let candidates = vacancies.iter().map(|vacancy| (vacancy.partition, vacancy.candidates.as_slice())).collect();
+        let Asked { answers, doubtful } = self.ask_candidates(&candidates).await;
+        let nothing = BTreeMap::new();
         let mut open: Vec<Election> = Vec::with_capacity(vacancies.len());
-        for Vacancy { partition, seen, live, candidates } in vacancies {
-            let holds =
-                candidates.iter().filter_map(|live| Some((live.rid, *answers.get(&(partition, live.rid))?))).collect();
-            let next = elect(&seen.value, &live, &holds, Rules::ALL);
-            open.extend(next.map(|next| Election::of(partition, &seen, next)));
+        for Vacancy { partition, seen, live, .. } in vacancies.iter().filter(|it| !doubtful.contains(&it.partition)) {
+            let next = elect(&seen.value, live, answers.get(partition).unwrap_or(&nothing), Rules::ALL);
+            open.extend(next.map(|next| Election::of(*partition, seen, next)));
         }
         while !open.is_empty() {
             open = self.run_elections(session, open).await;
@@ -100,5 +99,46 @@ impl Broker {
             }
         }
         again
+    }
+
+    /// Asks the candidates for vacancies what they hold, where there is more than one (rule E5): one request for each broker, and a
+    /// second one where a copy seems to lack something.
+    pub(crate) async fn ask_candidates(&self, vacancies: &BTreeMap<PartitionId, &[Live]>) -> Asked {
+        let mut answers = self.ask_once(vacancies.iter().filter(|(_, candidates)| candidates.len() > 1)).await;
+        let mut doubtful = BTreeSet::new();
+        let committed: BTreeMap<PartitionId, Offset> =
+            answers.iter().filter_map(|(id, held)| Some((*id, election::short_of_committed(held)?))).collect();
+        // A log end proves something only if it was asked for after the high watermark had come.
+        let again = self.ask_once(vacancies.iter().filter(|(id, _)| committed.contains_key(id))).await;
+        for (partition, held) in again {
+            let hw = committed[&partition];
+            if let Some((rid, short)) = held.iter().find(|(_, holds)| holds.durable < hw) {
+                tracing::error!(
+                    %partition, replica = %rid, durable = %short.durable, committed = %hw,
+                    "a replica that counts as in sync lacks committed records: no leader is elected; look at its disk (rule E5)"
+                );
+                doubtful.insert(partition);
+            }
+            answers.insert(partition, held);
+        }
+        Asked { answers, doubtful }
+    }
+
+    async fn ask_once<'a>(
+        &self,
+        vacancies: impl Iterator<Item = (&'a PartitionId, &'a &'a [Live])>,
+    ) -> BTreeMap<PartitionId, BTreeMap<Rid, Holds>> {
+        let (mut brokers, mut partitions) = (BTreeSet::new(), Vec::new());
+        for (partition, candidates) in vacancies {
+            brokers.extend(candidates.iter().map(|live| live.rid.broker));
+            partitions.push(*partition);
+        }
+        let mut answers: BTreeMap<PartitionId, BTreeMap<Rid, Holds>> = BTreeMap::new();
+        if !partitions.is_empty() {
+            for ((partition, rid), holds) in self.inner().peers.ask_holds(&brokers, &partitions, HOLDS_WITHIN).await {
+                answers.entry(partition).or_default().insert(rid, holds);
+            }
+        }
+        answers
     }
 }

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::metrics::TierMeters;
 use crate::partitions::shard::{ShardMsg, ShardSender};
 use crate::partitions::view::ViewReceiver;
+use crate::refusals::not_leader;
 use crate::telemetry::TracedTails;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
@@ -228,25 +229,29 @@ impl Tierer {
             return;
         }
         let committed = |partition: PartitionId| {
-            self.state.partitions.get(&partition).map(|led| (partition, led.view.borrow().visible.lso))
+            // Of one that is not held here nothing is known, and granting the wish refuses it.
+            let held = self.state.partitions.get(&partition);
+            (partition, held.map_or(Offset(0), |held| held.view.borrow().visible.lso))
         };
-        let targets = partitions.into_iter().filter_map(committed).collect();
+        let targets = partitions.into_iter().map(committed).collect();
         self.state.wishes.push(FlushWish { targets, done });
     }
 
-    /// Answers the wishes that are fulfilled, and forgets those that nobody waits for. A partition that is led no longer
-    /// fulfils itself.
+    /// Answers the wishes that are fulfilled, and forgets those that nobody waits for. One with a partition that is not led here
+    /// is refused: what of it is uploaded is another broker's business, and may be less than was asked for.
     fn grant_wishes(&mut self) {
         let partitions = &self.state.partitions;
+        let led = |partition: PartitionId| partitions.get(&partition).filter(|held| held.tiering.office().is_some());
         let open = |(partition, target): (&PartitionId, &Offset)| {
-            let led = partitions.get(partition).filter(|led| led.tiering.office().is_some());
-            led.is_some_and(|led| led.tiering.root().tiered_end < *target)
+            led(*partition).is_some_and(|led| led.tiering.root().tiered_end < *target)
         };
         for wish in std::mem::take(&mut self.state.wishes) {
             if wish.done.is_closed() {
                 continue;
             }
-            if wish.targets.iter().any(open) {
+            if wish.targets.keys().any(|partition| led(*partition).is_none()) {
+                let _ = wish.done.send(Err(not_leader()));
+            } else if wish.targets.iter().any(open) {
                 self.state.wishes.push(wish);
             } else {
                 let _ = wish.done.send(Ok(()));

@@ -9,7 +9,7 @@ use crate::tier::TierRequest;
 use millpond_core::records::TopicRecord;
 use millpond_core::topic_config::TopicConfig;
 use millpond_core::topic_name::TopicName;
-use millpond_log::{ErrorCode, Offset, TopicId};
+use millpond_log::{ErrorCode, Offset, PartitionId, TopicId};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{self, CreateOutcome, Outcome, StoreError, Versioned};
 use std::collections::BTreeMap;
@@ -260,13 +260,28 @@ impl Broker {
 
     /// Uploads what is committed of every partition of the topic, now.
     pub async fn flush_topic(&self, topic: &TopicRef) -> Result<(), ApiError> {
-        self.counted("FlushTopic", self.flush(topic).await)
+        let leads = |handle: &&PartitionHandle| handle.local().is_ok_and(|local| local.view.borrow().visible.leads);
+        let flushed = match self.inner().catalog.topic(topic) {
+            Ok(topic) => self.flush(topic.partitions.iter().filter(leads).map(|handle| handle.id).collect()).await,
+            Err(error) => Err(error),
+        };
+        self.counted("FlushTopic", flushed)
     }
 
-    async fn flush(&self, topic: &TopicRef) -> Result<(), ApiError> {
-        let topic = self.inner().catalog.topic(topic)?;
+    /// Uploads what is committed of one partition; returns when that is done.
+    ///
+    /// # Errors
+    /// `NOT_LEADER_OR_FOLLOWER`: it is not led here, or no longer. Others as `flush_topic`.
+    pub async fn flush_partition(&self, topic: &TopicRef, index: u32) -> Result<(), ApiError> {
+        let flushed = match self.inner().catalog.partition(topic, index) {
+            Ok((_, handle)) => self.flush(vec![handle.id]).await,
+            Err(error) => Err(error),
+        };
+        self.counted("FlushTopic", flushed)
+    }
+
+    async fn flush(&self, partitions: Vec<PartitionId>) -> Result<(), ApiError> {
         let (done, answer) = oneshot::channel();
-        let partitions = topic.partitions.iter().map(|handle| handle.id).collect();
         self.inner().tier.send(TierRequest::Flush { partitions, done });
         answer.await.map_err(|_| stopping())?
     }

@@ -5,6 +5,7 @@ use crate::description::{
     AcceptedLoss, ClusterDescription, FoundOffset, PartitionLoss, PartitionStatus, TopicDescription,
 };
 use crate::error::Error;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
@@ -53,6 +54,9 @@ pub enum OffsetSpec {
     /// The earliest record at or after this time.
     AtOrAfter(TimestampMs),
 }
+
+/// Partitions of a topic that are flushed at once: enough to share objects, few enough for a broker to take.
+const FLUSHES_MAX: usize = 64;
 
 impl Admin {
     /// The admin API of the client's cluster.
@@ -172,11 +176,21 @@ impl Admin {
     /// # Errors
     /// `UnknownTopicOrPartition`, `KafkaStorageError`.
     pub async fn flush_topic(&self, name: &str) -> Result<(), Error> {
-        let call = |channel| async move {
-            let request = v1::FlushTopicRequest { topic: Some(v1::TopicRef::name(name)) };
-            answer(admin_client(channel).flush_topic(request).await)
+        let topic = self.describe_topic(name).await?;
+        let flush = |partition| {
+            let call = move |channel| async move {
+                let topic = Some(v1::TopicRef::name(name));
+                let request = v1::FlushTopicRequest { topic, partition: Some(partition) };
+                answer(admin_client(channel).flush_topic(request).await)
+            };
+            self.client.call_leader(name, partition, call)
         };
-        self.client.call(Repeat::Safe, call).await.map(|_| ())
+        // Each at its leader. Of a partition that nobody may lead there is nothing to upload.
+        let led = topic.partitions.iter().filter(|partition| partition.loss.is_none());
+        stream::iter(led.map(|partition| flush(partition.index)))
+            .buffer_unordered(FLUSHES_MAX)
+            .try_for_each(async |_| Ok(()))
+            .await
     }
 
     /// Describes the cluster.

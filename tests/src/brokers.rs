@@ -4,7 +4,7 @@
 use crate::broker::config;
 use millpond_broker::api::BrokerDescription;
 use millpond_broker::secret::Secret;
-use millpond_broker::wal::disk::RealDisk;
+use millpond_broker::wal::disk::{Disk, RealDisk};
 use millpond_broker::{Broker, Components, Config, Running, start};
 use millpond_log::BrokerId;
 use millpond_metadata::clock::SystemClock;
@@ -28,8 +28,12 @@ pub struct TestBrokers {
     dir: TempDir,
     metadata: Embedded,
     objects: Arc<dyn ObjectStore>,
+    disks: Disks,
     running: BTreeMap<u32, (Running, CancellationToken)>,
 }
+
+/// The disk of a broker's WAL, as a process sees it that starts now.
+pub type Disks = Box<dyn Fn(u32) -> Arc<dyn Disk> + Send + Sync>;
 
 impl TestBrokers {
     /// Starts brokers 0 to `count - 1`, each in a rack of its own.
@@ -37,11 +41,19 @@ impl TestBrokers {
     /// # Panics
     /// If one does not come up.
     pub async fn start(count: u32, objects: Arc<dyn ObjectStore>) -> TestBrokers {
+        TestBrokers::start_on(Box::new(|_| Arc::new(RealDisk)), count, objects).await
+    }
+
+    /// As `start`, with their WALs on other disks than the real one.
+    ///
+    /// # Panics
+    /// As `start`.
+    pub async fn start_on(disks: Disks, count: u32, objects: Arc<dyn ObjectStore>) -> TestBrokers {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let metadata = dir.path().join("metadata");
         std::fs::create_dir_all(&metadata).expect("a folder for the metadata");
         let metadata = Embedded::open(&metadata, Arc::new(SystemClock::start())).expect("the metadata can be opened");
-        let mut brokers = TestBrokers { dir, metadata, objects, running: BTreeMap::new() };
+        let mut brokers = TestBrokers { dir, metadata, objects, disks, running: BTreeMap::new() };
         for id in 0..count {
             brokers.start_one(id).await;
         }
@@ -76,7 +88,7 @@ impl TestBrokers {
             metadata: Arc::new(self.metadata.clone()),
             keys: Keys::for_cluster(CLUSTER),
             objects: Arc::clone(&self.objects),
-            disk: Arc::new(RealDisk),
+            disk: (self.disks)(id),
         };
         let shutdown = CancellationToken::new();
         let running = start(self.config(id), components, shutdown.clone()).await.expect("the broker comes up");
@@ -91,6 +103,15 @@ impl TestBrokers {
         let (running, shutdown) = self.running.remove(&id).expect("it runs");
         shutdown.cancel();
         running.ended().await.expect("it ends cleanly");
+    }
+
+    /// Waits until a broker has ended by itself; why it did.
+    ///
+    /// # Panics
+    /// If it does not run, or ends as if it had been asked to.
+    pub async fn ended_one(&mut self, id: u32) -> String {
+        let (running, _) = self.running.remove(&id).expect("it runs");
+        running.ended().await.expect_err("nobody asked it to end")
     }
 
     /// A broker's handle.

@@ -66,6 +66,7 @@ struct Member {
 /// An etcd of one or more members. Ended when dropped.
 pub struct EtcdCluster {
     program: PathBuf,
+    host: Ipv4Addr,
     members: Vec<Member>,
     dir: TempDir,
 }
@@ -79,7 +80,15 @@ impl EtcdCluster {
     /// # Panics
     /// If it is installed and does not come up.
     pub async fn start(tool: Tool, size: usize) -> Result<EtcdCluster, String> {
-        let mut cluster = EtcdCluster::prepare(tool, size, None)?;
+        EtcdCluster::start_at(tool, size, Ipv4Addr::LOCALHOST).await
+    }
+
+    /// As `start`, with servers that listen at another address of this machine.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub async fn start_at(tool: Tool, size: usize, host: Ipv4Addr) -> Result<EtcdCluster, String> {
+        let mut cluster = EtcdCluster::prepare(tool, size, host, None)?;
         for index in 0..size {
             cluster.spawn(index);
         }
@@ -94,25 +103,24 @@ impl EtcdCluster {
     /// # Errors
     /// As `start`.
     pub fn start_tls(tool: Tool, certificates: &Certificates) -> Result<EtcdCluster, String> {
-        let mut cluster = EtcdCluster::prepare(tool, 1, Some(certificates))?;
+        let mut cluster = EtcdCluster::prepare(tool, 1, Ipv4Addr::LOCALHOST, Some(certificates))?;
         cluster.spawn(0);
         Ok(cluster)
     }
 
-    fn prepare(tool: Tool, size: usize, tls: Option<&Certificates>) -> Result<EtcdCluster, String> {
+    fn prepare(tool: Tool, size: usize, host: Ipv4Addr, tls: Option<&Certificates>) -> Result<EtcdCluster, String> {
         let program = tool.find()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
         // Held together, so that no two are the same.
-        let held: Vec<TcpListener> = (0..2 * size)
-            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port"))
-            .collect();
+        let held: Vec<TcpListener> =
+            (0..2 * size).map(|_| TcpListener::bind((host, 0)).expect("the address has a free port")).collect();
         let ports: Vec<u16> = held.iter().map(|held| held.local_addr().expect("it is bound").port()).collect();
-        let peer = |index: usize| format!("http://127.0.0.1:{}", ports[2 * index + 1]);
+        let peer = |index: usize| format!("http://{host}:{}", ports[2 * index + 1]);
         let names: Vec<String> = (0..size).map(|index| format!("m{index}={}", peer(index))).collect();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let member = |index: usize| {
             let client_port = ports[2 * index];
-            let client = format!("{scheme}://127.0.0.1:{client_port}");
+            let client = format!("{scheme}://{host}:{client_port}");
             let data = dir.path().join(format!("m{index}")).display().to_string();
             let mut arguments = vec![
                 format!("--name=m{index}"),
@@ -137,7 +145,7 @@ impl EtcdCluster {
             Member { client_port, arguments, child: None }
         };
         let members = (0..size).map(member).collect();
-        Ok(EtcdCluster { program, members, dir })
+        Ok(EtcdCluster { program, host, members, dir })
     }
 
     /// `etcd://…` of all members.
@@ -150,7 +158,7 @@ impl EtcdCluster {
     /// `host:port` of a member, for clients.
     #[must_use]
     pub fn address(&self, index: usize) -> String {
-        format!("127.0.0.1:{}", self.members[index].client_port)
+        format!("{}:{}", self.host, self.members[index].client_port)
     }
 
     /// How many members it has.
@@ -184,6 +192,15 @@ impl EtcdCluster {
     pub async fn restart(&mut self, index: usize) {
         self.spawn(index);
         self.wait_until_serving(index).await;
+    }
+
+    /// Starts every killed member on its data, and waits until all serve: one of several does not before most are there.
+    pub async fn restart_all(&mut self) {
+        let killed: Vec<usize> = (0..self.size()).filter(|index| !self.runs(*index)).collect();
+        killed.iter().for_each(|index| self.spawn(*index));
+        for index in killed {
+            self.wait_until_serving(index).await;
+        }
     }
 
     /// Takes everything from a killed member, as a restore of an empty backup would.
@@ -241,7 +258,7 @@ impl EtcdCluster {
     /// # Errors
     /// It does not answer, or refuses.
     pub async fn post(&self, index: usize, path: &str, body: &Value) -> io::Result<Value> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.members[index].client_port)).await?;
+        let mut stream = TcpStream::connect((self.host, self.members[index].client_port)).await?;
         let body = body.to_string();
         let request = format!("POST /v3/{path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         stream.write_all(request.as_bytes()).await?;

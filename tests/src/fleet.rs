@@ -451,8 +451,9 @@ impl Drop for Served {
     }
 }
 
-/// The first of `count` free ports in a row.
-fn free_ports(count: usize) -> u16 {
+/// The first of `count` free ports in a row, below those that the system gives to connections.
+#[must_use]
+pub fn free_ports(count: usize) -> u16 {
     let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     loop {
         let first = rand::random_range(PORTS);

@@ -85,6 +85,7 @@ struct Stream {
 }
 
 /// What came of a partition's turn.
+#[allow(clippy::large_enum_variant, reason = "each is unpacked at once")]
 enum Turn {
     Push(millpond_proto::internal::Push, usize),
     /// Its next batch does not fit what is left of the frame.

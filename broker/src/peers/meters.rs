@@ -12,6 +12,9 @@ pub(super) struct Window {
     pub(super) free: Arc<Semaphore>,
 }
 
+/// The windows of all streams that come in, each with its size.
+type Windows = Arc<Mutex<Vec<(usize, Weak<Semaphore>)>>>;
+
 #[derive(Clone)]
 pub(super) struct PeerMeters {
     bytes: Counter<u64>,
@@ -19,13 +22,13 @@ pub(super) struct PeerMeters {
     connects: Counter<u64>,
     lost: Counter<u64>,
     refused: Counter<u64>,
-    windows: Arc<Mutex<Vec<(usize, Weak<Semaphore>)>>>,
+    windows: Windows,
 }
 
 impl PeerMeters {
     pub(super) fn new(meter: &Meter) -> PeerMeters {
         let counter = |name: &'static str, help: &'static str| meter.u64_counter(name).with_description(help).build();
-        let windows: Arc<Mutex<Vec<(usize, Weak<Semaphore>)>>> = Arc::default();
+        let windows = Windows::default();
         let seen = Arc::clone(&windows);
         let held = move |(bytes, window): &(usize, Weak<Semaphore>)| {
             window.upgrade().map_or(0, |window| bytes.saturating_sub(window.available_permits()) as u64)

@@ -70,28 +70,37 @@ impl Store {
         self.read(&Key::Controller).await
     }
 
-    /// Returns when nobody acts as controller: the key is gone, or the session of whoever it names has ended.
+    /// Who acts as controller under a session that stands.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn acting_controller(&self) -> Result<Option<Leader>, StoreError> {
+        Ok(self.holder().await?.map(|(holder, _)| holder))
+    }
+
+    /// Returns when `holder` acts as controller no longer: the key is gone or another's, or its session has ended.
     ///
     /// # Errors
     /// All but `Unavailable`, which is waited out.
     ///
     /// Cancel safe.
-    pub async fn control_vacant(&self) -> Result<(), StoreError> {
+    pub async fn control_ended(&self, holder: &Leader) -> Result<(), StoreError> {
+        let mut watched = false;
         loop {
             match self.holder().await {
-                Ok(None) => return Ok(()),
-                Ok(Some((holder, from))) => {
+                Ok(Some((now, from))) if now == *holder => {
+                    // What a watch says is a hint: without a change behind it, not to be taken at once again.
+                    if std::mem::replace(&mut watched, true) {
+                        tokio::time::sleep(WATCH_AGAIN).await;
+                    }
                     let control = Interval::key(&self.keys.encode(&Key::Controller));
                     let session = Interval::key(&self.keys.encode(&Key::BrokerSession(holder.rid.broker)));
                     select(pin!(self.stirred(control, from)), pin!(self.stirred(session, from))).await;
-                    if let Ok(None) = self.holder().await {
-                        return Ok(());
-                    }
                 }
-                Err(StoreError::Unavailable(_)) => {}
+                Ok(_) => return Ok(()),
+                Err(StoreError::Unavailable(_)) => tokio::time::sleep(WATCH_AGAIN).await,
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(WATCH_AGAIN).await;
         }
     }
 

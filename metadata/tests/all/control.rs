@@ -1,10 +1,12 @@
 //! What every implementation of the store owes to controllers and to whoever ends another's session. Each promise has keys of its own.
 
-use millpond_core::records::{Leader, SessionRecord};
-use millpond_log::{BrokerId, Incarnation, Lsn, WalGen};
+use millpond_core::records::{DrainRecord, Leader, SessionRecord};
+use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
-use millpond_metadata::store::{Outcome, Registered, Registration, Session, Store};
+use millpond_metadata::store::{
+    CreateOutcome, Forgotten, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,9 @@ pub(crate) async fn promises(kv: &Arc<dyn Kv>) {
     whoever_waits_for_control_wakes_when_it_is_free(&fresh(kv, "waits")).await;
     whoever_controls_hears_that_it_is_lost(&fresh(kv, "lost")).await;
     a_session_is_ended_once_and_no_later_one(&fresh(kv, "session")).await;
+    let founded = fresh(kv, "drain");
+    founded.init_cluster("drain").await.expect("founded");
+    brokers_are_left_and_forgotten(&founded).await;
 }
 
 fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
@@ -105,17 +110,22 @@ async fn control_is_given_up(store: &Store) {
 
 async fn whoever_waits_for_control_wakes_when_it_is_free(store: &Store) {
     let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
-    store.control_vacant().await.expect("nobody controls yet");
+    assert_eq!(store.acting_controller().await, Ok(None));
     // The session ends, the key stays.
     committed(&take(store, &me).await);
-    let (woken, ended) = tokio::join!(store.control_vacant(), end(store, &peer, &me));
+    let holder = leader(&me);
+    assert_eq!(store.acting_controller().await, Ok(Some(holder)));
+    let (woken, ended) = tokio::join!(store.control_ended(&holder), end(store, &peer, &me));
     woken.expect("its session has ended");
+    assert_eq!(store.acting_controller().await, Ok(None));
     committed(&ended);
     // The key goes, the session stays.
     let theirs = committed(&take(store, &peer).await);
-    let (woken, released) = tokio::join!(store.control_vacant(), store.release_control(&peer, theirs));
+    let holder = leader(&peer);
+    let (woken, released) = tokio::join!(store.control_ended(&holder), store.release_control(&peer, theirs));
     woken.expect("it was given up");
     committed(&released.expect("up"));
+    store.control_ended(&holder).await.expect("it has ended already");
 }
 
 async fn whoever_controls_hears_that_it_is_lost(store: &Store) {
@@ -148,4 +158,44 @@ async fn a_session_is_ended_once_and_no_later_one(store: &Store) {
     assert!(store.holds(&again).await.expect("up"));
     assert_eq!(end(store, &peer, &me).await, Outcome::Fenced, "rule K4");
     assert!(store.holds(&me).await.expect("up"));
+}
+
+async fn brokers_are_left_and_forgotten(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let hosts = async || store.hosts().await.expect("up").into_keys().map(|broker| broker.0).collect::<Vec<u32>>();
+    let (stops, leaves) = (DrainRecord { replicas: false }, DrainRecord { replicas: true });
+    // Who stops marks itself, until its session ends.
+    committed(&store.drain(&peer, BrokerId(2), &stops, true).await.expect("up"));
+    assert_eq!(hosts().await, [1]);
+    store.leave(&peer).await.expect("up");
+    let drains = store.load().await.expect("up").drains;
+    assert_eq!(drains.len(), 0, "the mark goes with the lease");
+    // An operator's mark stays, whatever the broker says of itself.
+    let peer = register(store, 2, peer.inc).await;
+    committed(&store.drain(&me, BrokerId(2), &leaves, false).await.expect("up"));
+    committed(&store.drain(&peer, BrokerId(2), &stops, true).await.expect("up"));
+    assert_eq!(store.forget_broker(&me, BrokerId(2)).await, Ok(Forgotten::Alive));
+    store.leave(&peer).await.expect("up");
+    assert_eq!(store.load().await.expect("up").drains[&BrokerId(2)].value, leaves);
+    assert_eq!(store.drain(&peer, BrokerId(1), &leaves, false).await, Ok(Outcome::Fenced), "rule K4");
+
+    let placement = Placement { replicas: vec![BrokerId(2)], isr: vec![peer.rid], leader: None, min_isr: 1 };
+    let topic = NewTopic {
+        name: "held".parse().expect("a name"),
+        id: TopicId(9),
+        replication_factor: 1,
+        config: std::collections::BTreeMap::new(),
+        placements: vec![placement],
+    };
+    let created = store.create_topic(&me, &topic).await;
+    assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");
+    let held = Forgotten::Holds { partitions: 1, first: PartitionId { topic: TopicId(9), index: 0 }, last_copy: true };
+    assert_eq!(store.forget_broker(&me, BrokerId(2)).await, Ok(held), "rule K6");
+    let seen = store.topic(TopicId(9)).await.expect("up").expect("created");
+    committed(&store.delete_topic(&me, &seen).await.expect("up"));
+    assert_eq!(store.forget_broker(&me, BrokerId(2)).await, Ok(Forgotten::Done));
+    assert_eq!(store.read_disk(BrokerId(2)).await, Ok(None));
+    assert_eq!(store.forget_broker(&me, BrokerId(2)).await, Ok(Forgotten::Done), "it is gone already");
+    assert!(store.load().await.expect("up").drains.is_empty());
+    committed(&store.undrain(&me, BrokerId(2)).await.expect("up"));
 }

@@ -244,7 +244,7 @@ impl World {
         }
         self.clients.iter_mut().for_each(Client::resume);
         let goal = self.history.end().0 + 6;
-        for step in 0..12_000 {
+        for step in 0..20_000 {
             let action =
                 if self.wire.len() > WIRE_MAX { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
             self.act(action, false)?;

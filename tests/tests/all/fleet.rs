@@ -150,3 +150,21 @@ async fn acked_records_outlive_each_broker_in_turn() {
     }
     brokers.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushed_topic_is_in_the_bucket_whoever_leads_its_partitions() {
+    let brokers = TestBrokers::start(3, Arc::new(InMemory::new())).await;
+    let client = Client::connect(&brokers.bootstrap()).await.expect("brokers are up");
+    create(&client).await;
+    publish(&client, 0..1000).await;
+    let admin = Admin::new(&client);
+    admin.flush_topic(TOPIC).await.expect("memory takes it");
+    let described = admin.describe_topic(TOPIC).await.expect("it exists").partitions;
+    let leaders: Vec<BrokerId> = described.iter().filter_map(|partition| partition.leader).collect();
+    assert!(leaders.iter().any(|leader| *leader != leaders[0]), "several brokers lead: {leaders:?}");
+    for partition in 0..PARTITIONS {
+        let status = admin.partition_status(TOPIC, partition).await.expect("its leader answers");
+        assert_eq!(status.tiered_end, status.high_watermark, "partition {partition}");
+    }
+    brokers.stop().await;
+}

@@ -106,7 +106,18 @@ async fn kills_lose_nothing(mut fleet: Fleet) {
         fleet.wait_until_in_sync().await;
     }
     let count = publishing.end().await;
-    check(&fleet.connect().await, count).await;
+    let client = fleet.connect().await;
+    check(&client, count).await;
+    // Whoever leads a partition uploads it.
+    let admin = Admin::new(&client);
+    admin.flush_topic(TOPIC).await.expect("brokers are up");
+    let mut uploaded = 0;
+    for partition in 0..PARTITIONS {
+        let status = admin.partition_status(TOPIC, partition).await.expect("brokers are up");
+        assert_eq!(status.tiered_end, status.high_watermark, "partition {partition}");
+        uploaded += status.tiered_end.0;
+    }
+    assert_eq!(uploaded, count);
     fleet.stop().await;
 }
 

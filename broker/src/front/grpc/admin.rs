@@ -73,8 +73,13 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn flush_topic(&self, request: Request<v1::FlushTopicRequest>) -> Answer<v1::FlushTopicResponse> {
-        let topic = named(request.into_inner().topic)?;
-        answer(self.broker.flush_topic(&topic).await.map(|()| v1::FlushTopicResponse {}))
+        let v1::FlushTopicRequest { topic, partition } = request.into_inner();
+        let topic = named(topic)?;
+        let flushed = match partition {
+            Some(partition) => self.broker.flush_partition(&topic, partition).await,
+            None => self.broker.flush_topic(&topic).await,
+        };
+        answer(flushed.map(|()| v1::FlushTopicResponse {}))
     }
 
     async fn describe_cluster(

@@ -18,12 +18,16 @@ const CALLS: &[&str] = &[
     "DescribeCluster",
     "DescribePartition",
     "DescribeTopic",
+    "DrainBroker",
+    "ElectLeader",
     "FetchOne",
     "FlushTopic",
+    "ForgetBroker",
     "InitProducer",
     "ListOffsets",
     "ListTopics",
     "Metadata",
+    "MovePartition",
     "ProduceOne",
 ];
 

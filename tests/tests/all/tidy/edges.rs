@@ -20,6 +20,7 @@ const CRATES: &[Crate] = &[
     Crate { name: "cli", floor: 4, may_use: &["log", "metadata", "sdk", "broker"] },
     Crate { name: "tests/sim", floor: 2, may_use: &["log", "core"] },
     Crate { name: "tests", floor: 4, may_use: &["log", "core", "proto", "metadata", "sdk", "broker"] },
+    Crate { name: "tests/faults", floor: 5, may_use: &["log", "proto", "sdk", "tests"] },
     Crate { name: "bench", floor: 4, may_use: &["proto"] },
 ];
 
@@ -31,12 +32,12 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("foyer", &["cache"]),
     ("kafka-protocol", &["broker", "tests"]),
     ("object_store", &["cache", "broker", "cli", "tests"]),
-    ("rand", &["cache", "sdk", "broker", "cli", "tests"]),
+    ("rand", &["cache", "sdk", "broker", "cli", "tests", "tests/faults"]),
     ("redb", &["metadata"]),
-    ("rustix", &["metadata", "broker", "cli", "tests", "bench"]),
+    ("rustix", &["metadata", "broker", "cli", "tests", "bench", "tests/faults"]),
     ("socket2", &["sdk", "broker", "cli"]),
-    ("tokio", &["cache", "metadata", "sdk", "broker", "cli", "tests", "bench"]),
-    ("tonic", &["proto", "metadata", "sdk", "broker", "cli", "tests", "bench"]),
+    ("tokio", &["cache", "metadata", "sdk", "broker", "cli", "tests", "bench", "tests/faults"]),
+    ("tonic", &["proto", "metadata", "sdk", "broker", "cli", "tests", "bench", "tests/faults"]),
 ];
 
 #[test]

@@ -1,0 +1,165 @@
+//! What a person reads of a run, and the same for machines.
+
+use crate::gaps::{Gaps, Place};
+use crate::run::Outcome;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// What came of everything that was asked for.
+pub(crate) struct Report {
+    pub(crate) outcomes: Vec<Outcome>,
+    /// Scenarios that could not be run, and why.
+    pub(crate) skipped: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    /// Whether all that was run holds.
+    pub(crate) fn holds(&self) -> bool {
+        self.outcomes.iter().all(Outcome::holds)
+    }
+
+    /// For a person.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for outcome in &self.outcomes {
+            // Writing to a string does not fail.
+            let _ = scenario(outcome, &mut text);
+        }
+        for (name, why) in &self.skipped {
+            let _ = writeln!(text, "SKIPPED {name}: {why}");
+        }
+        let count = |holds: bool| self.outcomes.iter().filter(|outcome| outcome.holds() == holds).count();
+        let acked: u64 =
+            self.outcomes.iter().filter_map(|outcome| outcome.verdict.as_ref()).map(|verdict| verdict.acked).sum();
+        let faults: u64 = self.outcomes.iter().flat_map(|outcome| outcome.faults.values()).sum();
+        let _ = writeln!(
+            text,
+            "scenarios={} failed={} skipped={} acknowledged={acked} faults={faults}",
+            count(true) + count(false),
+            count(false),
+            self.skipped.len()
+        );
+        text
+    }
+
+    /// For a machine.
+    pub(crate) fn json(&self) -> Value {
+        let skipped = self.skipped.iter().map(|(name, why)| json!({"name": name, "why": why}));
+        json!({
+            "holds": self.holds(),
+            "scenarios": self.outcomes.iter().map(as_json).collect::<Vec<Value>>(),
+            "skipped": skipped.collect::<Vec<Value>>(),
+        })
+    }
+}
+
+fn scenario(outcome: &Outcome, text: &mut String) -> std::fmt::Result {
+    let Outcome { name, about, seed, took, .. } = outcome;
+    writeln!(text, "{name}: {about} (seed {seed}, {:.0} s)", took.as_secs_f64())?;
+    let faults: Vec<String> = outcome.faults.iter().map(|(what, count)| format!("{count} x {what}")).collect();
+    writeln!(text, "  faults: {}", faults.join(", "))?;
+    if let Some(verdict) = &outcome.verdict {
+        writeln!(
+            text,
+            "  records: {} sent, {} acknowledged, {} refused, {} given up of which {} are there; {} in the log, {} read on the way",
+            verdict.sent,
+            verdict.acked,
+            verdict.refused,
+            verdict.unknown,
+            verdict.unknown_written,
+            verdict.records,
+            verdict.reads
+        )?;
+    }
+    if !outcome.gaps.is_empty() {
+        writeln!(text, "  without an acknowledgement (acks=all), ms:      gaps   median      p99    worst")?;
+        for (place, gaps) in &outcome.gaps {
+            line(text, &place.to_string(), gaps)?;
+        }
+        line(text, "nothing done yet", &outcome.quiet)?;
+    }
+    if outcome.troubles.0 > 0 {
+        writeln!(text, "  clients told of {} failures, the first: {}", outcome.troubles.0, outcome.troubles.1[0])?;
+    }
+    if let Some(failure) = &outcome.failure {
+        writeln!(text, "  DID NOT END: {failure}")?;
+    }
+    for broken in &outcome.broken {
+        writeln!(text, "  BROKEN: {broken}")?;
+    }
+    for (kind, (count, examples)) in outcome.verdict.iter().flat_map(|verdict| &verdict.violations) {
+        writeln!(text, "  VIOLATION {kind:?}: {count}")?;
+        for example in examples {
+            writeln!(text, "    {example}")?;
+        }
+    }
+    if let Some(kept) = &outcome.kept {
+        writeln!(text, "  everything is left in {}", kept.display())?;
+    }
+    writeln!(
+        text,
+        "  {}",
+        if outcome.holds() { "holds: nothing lost, doubled, reordered or changed" } else { "FAILED" }
+    )
+}
+
+fn line(text: &mut String, name: &str, gaps: &Gaps) -> std::fmt::Result {
+    let (median, p99) = (millis(gaps.per_mille(500)), millis(gaps.per_mille(990)));
+    let (count, worst) = (gaps.count(), millis(gaps.worst()));
+    writeln!(text, "    {name:<40} {count:>9} {median:>8.0} {p99:>8.0} {worst:>8.0}")
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let client = if self.librdkafka { "librdkafka" } else { "SDK" };
+        let partitions = if self.led_by_victim { "led by the victim" } else { "led by others" };
+        f.pad(&format!("{client}, partitions {partitions}"))
+    }
+}
+
+fn as_json(outcome: &Outcome) -> Value {
+    let gaps = |gaps: &Gaps| {
+        json!({
+            "count": gaps.count(),
+            "median_ms": millis(gaps.per_mille(500)),
+            "p99_ms": millis(gaps.per_mille(990)),
+            "worst_ms": millis(gaps.worst()),
+        })
+    };
+    let places = outcome.gaps.iter().map(|(place, found)| {
+        json!({"client": if place.librdkafka { "librdkafka" } else { "sdk" }, "led_by_victim": place.led_by_victim, "gaps": gaps(found)})
+    });
+    let verdict = outcome.verdict.as_ref().map(|verdict| {
+        let violations = verdict.violations.iter();
+        json!({
+            "sent": verdict.sent,
+            "acknowledged": verdict.acked,
+            "refused": verdict.refused,
+            "given_up": verdict.unknown,
+            "given_up_and_written": verdict.unknown_written,
+            "in_the_log": verdict.records,
+            "reads": verdict.reads,
+            "violations": violations
+                .map(|(kind, (count, examples))| json!({"kind": format!("{kind:?}"), "count": count, "examples": examples}))
+                .collect::<Vec<Value>>(),
+        })
+    });
+    json!({
+        "name": outcome.name,
+        "seed": outcome.seed,
+        "seconds": outcome.took.as_secs_f64(),
+        "holds": outcome.holds(),
+        "faults": outcome.faults,
+        "unavailability": places.collect::<Vec<Value>>(),
+        "without_faults": gaps(&outcome.quiet),
+        "verdict": verdict,
+        "failure": outcome.failure,
+        "broken": outcome.broken,
+        "troubles": {"count": outcome.troubles.0, "first": outcome.troubles.1},
+    })
+}

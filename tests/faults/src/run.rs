@@ -1,0 +1,147 @@
+//! One scenario from its beginning to its judgement.
+
+use crate::checker::{self, Run, Verdict};
+use crate::clock::{between, now};
+use crate::finale;
+use crate::gaps::{Acks, Gaps, Place};
+use crate::history::{Content, Event};
+use crate::network::Network;
+use crate::scenarios::{Limit, Scenario};
+use crate::stage::{READERS, Stage, writers};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a scenario came to.
+pub(crate) struct Outcome {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) took: Duration,
+    /// What the clients' history shows, if it came so far.
+    pub(crate) verdict: Option<Verdict>,
+    /// Why it did not come to its end.
+    pub(crate) failure: Option<String>,
+    /// Promises beside the checker's that were broken.
+    pub(crate) broken: Vec<String>,
+    /// The faults, by what was done, and how often.
+    pub(crate) faults: BTreeMap<String, u64>,
+    /// Times without an acknowledgement around faults.
+    pub(crate) gaps: BTreeMap<Place, Gaps>,
+    /// The same of a time without faults: what the machine itself does.
+    pub(crate) quiet: Gaps,
+    /// What clients told of failures: how many, and the first.
+    pub(crate) troubles: (usize, Vec<String>),
+    /// Where everything was left, if something is wrong.
+    pub(crate) kept: Option<std::path::PathBuf>,
+}
+
+impl Outcome {
+    /// Whether every promise was kept, to the end.
+    pub(crate) fn holds(&self) -> bool {
+        self.failure.is_none() && self.broken.is_empty() && self.verdict.as_ref().is_some_and(Verdict::holds)
+    }
+}
+
+/// How many messages of clients are kept of a scenario.
+const TROUBLES_MAX: usize = 10;
+
+/// How a scenario is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) network: Network,
+    pub(crate) seed: u64,
+    /// Takes the long waits short, and repeats less.
+    pub(crate) short: bool,
+    /// How long the mixed run does what it does.
+    pub(crate) time: Duration,
+    /// Leaves the folder of a scenario that went wrong.
+    pub(crate) keep: bool,
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// Why it cannot be run here.
+pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Result<Outcome, String> {
+    let began = now();
+    let options = (scenario.options)();
+    let mut stage = Stage::set(options, settings.network.clone(), settings.seed, settings.short, settings.time).await?;
+    let mut outcome = Outcome {
+        name: scenario.name,
+        about: scenario.about,
+        seed: settings.seed,
+        took: Duration::ZERO,
+        verdict: None,
+        failure: None,
+        broken: Vec::new(),
+        faults: BTreeMap::new(),
+        gaps: BTreeMap::new(),
+        quiet: Gaps::default(),
+        troubles: (0, Vec::new()),
+        kept: None,
+    };
+    let played = play(scenario, &mut stage).await;
+    let (events, mut troubles) = stage.history();
+    match played {
+        Ok(logs) => outcome.verdict = Some(judge(&events, &logs)),
+        Err(error) => outcome.failure = Some(error),
+    }
+    outcome.broken = std::mem::take(&mut stage.broken);
+    for mark in &stage.marks {
+        *outcome.faults.entry(mark.what.clone()).or_default() += 1;
+    }
+    let acks = Acks::of(&events);
+    stage.marks.retain(|mark| mark.until > 0);
+    outcome.gaps = acks.gaps(&stage.marks, &writers());
+    outcome.quiet = acks.quiet(stage.quiet.0, stage.quiet.1, &writers());
+    if let Some(limit) = scenario.limit {
+        outcome.broken.extend(over(limit, &outcome.gaps, &outcome.quiet));
+    }
+    outcome.troubles.0 = troubles.len();
+    troubles.truncate(TROUBLES_MAX);
+    outcome.troubles.1 = troubles;
+    outcome.took = between(began, now());
+    if !outcome.holds() && settings.keep {
+        outcome.kept = Some(stage.fleet.keep());
+    }
+    Ok(outcome)
+}
+
+/// The script, and the end of every run; the logs as they are then.
+async fn play(scenario: &Scenario, stage: &mut Stage) -> Result<finale::Logs, String> {
+    (scenario.script)(stage).await?;
+    finale::heal(stage).await.map_err(|error| format!("after everything was healed: {error}"))?;
+    stage.stop_writing().await?;
+    stage.tell("reading");
+    let logs = finale::read(stage).await?;
+    for difference in finale::compare_replicas(stage, &logs).await? {
+        stage.broken.push(difference);
+    }
+    for difference in finale::restore(stage, &logs).await.map_err(|error| format!("out of the bucket: {error}"))? {
+        stage.broken.push(format!("out of the bucket: {difference}"));
+    }
+    Ok(logs)
+}
+
+/// A machine on which even undisturbed acknowledgements stay away for so long tells nothing about limits.
+const CALM: Duration = Duration::from_millis(150);
+
+/// Where the limit is exceeded, as our own client sees it: others wait for what is silent by timeouts of theirs.
+fn over(limit: Limit, gaps: &BTreeMap<Place, Gaps>, quiet: &Gaps) -> Vec<String> {
+    if quiet.worst() > CALM {
+        return Vec::new();
+    }
+    let look = |(place, gaps): (&Place, &Gaps)| {
+        let (what, found, most) = match limit {
+            Limit::Median(most) => ("half of the times", gaps.per_mille(500), most),
+            Limit::Worst(most) => ("the longest time", gaps.worst(), most),
+        };
+        (found > most)
+            .then(|| format!("{place}: {what} without an acknowledgement: {found:?}, at most {most:?} allowed"))
+    };
+    gaps.iter().filter(|(place, _)| !place.librdkafka).filter_map(look).collect()
+}
+
+fn judge(events: &[Event], logs: &BTreeMap<u16, Vec<(u64, Content)>>) -> Verdict {
+    checker::check(&Run { events, logs, readers: &READERS })
+}

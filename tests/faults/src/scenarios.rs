@@ -1,0 +1,574 @@
+//! The scenarios: what is done to a fleet while clients use it, and what must be seen then beside the checker's promises.
+
+use crate::bucket::Gate;
+use crate::fleet::{FAKETIME, FleetOptions};
+use crate::hurts::{self, Hurt};
+use crate::network::Cut;
+use crate::stage::Stage;
+use rand::RngExt;
+use rand::seq::{IndexedRandom, SliceRandom};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// A scenario's script.
+type Script = for<'a> fn(&'a mut Stage) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+/// What is done, on what, and what for.
+pub(crate) struct Scenario {
+    /// As it is asked for.
+    pub(crate) name: &'static str,
+    /// What it does, for a person.
+    pub(crate) about: &'static str,
+    /// What it needs.
+    pub(crate) options: fn() -> FleetOptions,
+    /// What it needs besides.
+    pub(crate) needs: &'static [Need],
+    /// How long acknowledgements may stay away, on a machine that is calm.
+    pub(crate) limit: Option<Limit>,
+    /// What it does.
+    pub(crate) script: Script,
+}
+
+/// What not every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Wires that can be cut and disks that can be mounted.
+    Namespaces,
+    /// A program.
+    Program(&'static str),
+    /// A file.
+    File(&'static str),
+}
+
+/// A bound on the times without an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// On their median.
+    Median(Duration),
+    /// On the longest.
+    Worst(Duration),
+}
+
+/// Section 8 of the rules: a broker's lease, and what an election may take beyond it.
+const SILENT: Duration = Duration::from_secs(6 + 2);
+/// Longer than the lease, and than what an election takes.
+const LONGER_THAN_THE_LEASE: Duration = Duration::from_secs(10);
+
+/// All of them, in the order in which they run.
+pub(crate) static ALL: &[Scenario] = &[
+    Scenario {
+        name: "kill-leader",
+        about: "kill -9 of a broker that leads, again and again",
+        limit: Some(Limit::Median(Duration::from_secs(2))),
+        script: |stage| Box::pin(kill_leader(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "kill-follower",
+        about: "kill -9 of the broker that leads least",
+        limit: Some(Limit::Median(Duration::from_secs(2))),
+        script: |stage| Box::pin(kill_follower(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "kill-two",
+        about: "kill -9 of two of three at once: acks=all stops, and goes on by itself",
+        script: |stage| Box::pin(kill_two(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "kill-all",
+        about: "kill -9 of all three at once: what they had written comes back",
+        script: |stage| Box::pin(kill_all(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "graceful",
+        about: "SIGTERM of each broker in turn, as in a rolling restart: no produce fails",
+        limit: Some(Limit::Worst(Duration::from_millis(500))),
+        script: |stage| Box::pin(graceful(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "stop-leader",
+        about: "SIGSTOP of a leader for longer than its lease: it wakes up and leads nothing",
+        limit: Some(Limit::Worst(SILENT)),
+        script: |stage| Box::pin(hurt_leaders(stage, Hurt::Stop)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "cut-network",
+        about: "a leader is cut off from everybody for longer than its lease",
+        needs: &[Need::Namespaces],
+        limit: Some(Limit::Worst(SILENT)),
+        script: |stage| Box::pin(hurt_leaders(stage, Hurt::Cut(Cut::Whole))),
+        ..PLAIN
+    },
+    Scenario {
+        name: "cut-one-way",
+        about: "a leader hears everybody and is not heard, or is heard and does not hear",
+        needs: &[Need::Namespaces],
+        limit: Some(Limit::Worst(SILENT)),
+        script: |stage| Box::pin(cut_one_way(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "cut-pair",
+        about: "two brokers cannot reach each other; everybody else can reach both",
+        needs: &[Need::Namespaces],
+        script: |stage| Box::pin(cut_pair(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "lost-disk",
+        about: "a broker is killed, its data are gone, and it comes back empty",
+        script: |stage| Box::pin(hurt_leaders(stage, Hurt::Wipe)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "full-disk",
+        about: "a broker's disk is full while much is written",
+        options: || FleetOptions { disk: Some("400m"), ..FleetOptions::default() },
+        needs: &[Need::Namespaces],
+        script: |stage| Box::pin(full_disk(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "fsync-error",
+        about: "every fdatasync of a leader's WAL fails: it ends, and comes back as another replica",
+        needs: &[Need::Program("strace")],
+        script: |stage| Box::pin(fsync_error(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "bucket-down",
+        about: "the bucket refuses, then says nothing, for minutes: what is written goes on",
+        options: || FleetOptions { s3: true, ..FleetOptions::default() },
+        script: |stage| Box::pin(bucket_down(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "etcd-leader",
+        about: "kill -9 of the leader of an etcd of three",
+        options: || FleetOptions { etcd: 3, ..FleetOptions::default() },
+        script: |stage| Box::pin(etcd_leader(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "etcd-restart",
+        about: "kill -9 of the only etcd, which comes back at once",
+        script: |stage| Box::pin(etcd_down(stage, Duration::ZERO, Duration::ZERO)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "etcd-down",
+        about: "no etcd for five minutes (a short run: 20 s): acks=all and reads go on (rule B5)",
+        script: |stage| Box::pin(etcd_down(stage, Duration::from_secs(20), Duration::from_secs(300))),
+        ..PLAIN
+    },
+    Scenario {
+        name: "clock-jump",
+        about: "brokers' wall clocks jump by an hour, forth and back, one after the other",
+        options: || FleetOptions { clocks: true, ..FleetOptions::default() },
+        needs: &[Need::File(FAKETIME)],
+        script: |stage| Box::pin(clock_jump(stage)),
+        ..PLAIN
+    },
+];
+
+/// Faults of all kinds one after the other and two at once, by seed, for as long as is asked for.
+pub(crate) static MIXED: Scenario = Scenario {
+    name: "mixed",
+    about: "faults of all kinds, by seed",
+    options: || FleetOptions { etcd: 3, s3: true, ..FleetOptions::default() },
+    needs: &[Need::Namespaces, Need::Program("strace")],
+    script: |stage| Box::pin(mixed(stage)),
+    ..PLAIN
+};
+
+/// What most have in common.
+const PLAIN: Scenario = Scenario {
+    name: "",
+    about: "",
+    options: FleetOptions::default,
+    needs: &[],
+    limit: None,
+    script: |_| Box::pin(async { Ok(()) }),
+};
+
+/// How often a fault is repeated.
+fn rounds(stage: &Stage, short: u32, long: u32) -> u32 {
+    if stage.short { short } else { long }
+}
+
+/// How long a fault lasts.
+fn lasting(stage: &Stage, short: Duration, long: Duration) -> Duration {
+    if stage.short { short } else { long }
+}
+
+async fn kill_leader(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 3, 20) {
+        let victim = stage.some_leader().await?;
+        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+    }
+    Ok(())
+}
+
+async fn kill_follower(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 2, 10) {
+        let victim = stage.some_follower().await?;
+        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+    }
+    Ok(())
+}
+
+/// Hurts a leader; writes go on by themselves; then the hurt is undone.
+async fn hurt_leaders(stage: &mut Stage, hurt: Hurt) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 5) {
+        let victim = stage.some_leader().await?;
+        hurt_one(stage, victim, hurt, LONGER_THAN_THE_LEASE).await?;
+    }
+    Ok(())
+}
+
+async fn cut_one_way(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 3) {
+        for cut in [Cut::Outgoing, Cut::Incoming] {
+            let victim = stage.some_leader().await?;
+            hurt_one(stage, victim, Hurt::Cut(cut), LONGER_THAN_THE_LEASE).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn cut_pair(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 3) {
+        let mut brokers: Vec<usize> = (0..stage.fleet.size()).collect();
+        brokers.shuffle(&mut stage.random);
+        hurt_one(stage, brokers[0], Hurt::Cut(Cut::From(brokers[1])), LONGER_THAN_THE_LEASE).await?;
+    }
+    Ok(())
+}
+
+/// Hurts one broker: everything is served without it; then it comes back, and is in sync again.
+async fn hurt_one(stage: &mut Stage, victim: usize, hurt: Hurt, least: Duration) -> Result<(), String> {
+    stage.some_time().await;
+    stage.mark(hurt.name(), &[victim]).await?;
+    let began = tokio::time::Instant::now();
+    hurt.inflict(victim, stage)?;
+    stage.served().await.map_err(|error| format!("with broker {victim} hurt ({}): {error}", hurt.name()))?;
+    stage.last(least.saturating_sub(began.elapsed())).await;
+    stage.mark(format!("end of {}", hurt.name()), &[victim]).await?;
+    hurt.undo(victim, stage)?;
+    stage.served().await?;
+    stage.fleet.wait_until_ready().await?;
+    stage.in_sync().await
+}
+
+async fn kill_two(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 5) {
+        let spared = stage.some_broker();
+        let victims: Vec<usize> = (0..stage.fleet.size()).filter(|broker| *broker != spared).collect();
+        stage.some_time().await;
+        stage.mark("kill -9 of two", &victims).await?;
+        victims.iter().for_each(|victim| stage.fleet.kill(*victim));
+        stage.fleet.wait_until_alone(spared).await?;
+        let told = stage.probe(0, Duration::from_secs(10)).await?;
+        // What the broker refused it with, as the client passes it on.
+        let refused =
+            told.as_ref().is_some_and(|told| told.contains("1 in-sync replicas where min.insync.replicas is 2"));
+        stage.expect(refused, || {
+            format!("with one of three left acks=all is refused with that reason, not answered {told:?}")
+        });
+        for victim in victims {
+            stage.fleet.spawn(victim)?;
+        }
+        stage.served().await?;
+        stage.in_sync().await?;
+    }
+    Ok(())
+}
+
+async fn kill_all(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 5) {
+        stage.some_time().await;
+        let all: Vec<usize> = (0..stage.fleet.size()).collect();
+        stage.mark("kill -9 of all", &all).await?;
+        all.iter().for_each(|victim| stage.fleet.kill(*victim));
+        for victim in all {
+            stage.fleet.spawn(victim)?;
+        }
+        stage.served().await?;
+        stage.in_sync().await?;
+    }
+    Ok(())
+}
+
+async fn graceful(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 3) {
+        for broker in 0..stage.fleet.size() {
+            restart(stage, broker).await?;
+        }
+    }
+    let failed = stage.recorder.failed();
+    stage.expect(failed == 0, || {
+        format!("{failed} records were not acknowledged, though every broker ended gracefully")
+    });
+    Ok(())
+}
+
+async fn restart(stage: &mut Stage, broker: usize) -> Result<(), String> {
+    stage.mark("SIGTERM", &[broker]).await?;
+    let status = stage.fleet.terminate(broker).await?;
+    stage.expect(status.success(), || format!("broker {broker}, asked to end, ends with {status}"));
+    stage.served().await?;
+    stage.mark("start after SIGTERM", &[broker]).await?;
+    stage.fleet.restart(broker).await?;
+    stage.in_sync().await?;
+    stage.served().await
+}
+
+async fn full_disk(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 3) {
+        let victim = stage.some_leader().await?;
+        stage.mark("full disk", &[victim]).await?;
+        let ballast = stage.fleet.data_dir(victim).join("ballast");
+        fill(&ballast).map_err(|error| format!("`{}`: {error}", ballast.display()))?;
+        // More than the files hold that are there already.
+        let bulk = stage.write_bulk(160 << 20).await?;
+        stage.last(LONGER_THAN_THE_LEASE).await;
+        std::fs::remove_file(&ballast).map_err(|error| error.to_string())?;
+        stage.served().await?;
+        bulk.await.map_err(|error| error.to_string())?;
+        stage.in_sync().await?;
+    }
+    Ok(())
+}
+
+/// Writes a file until the disk has no room.
+fn fill(file: &std::path::Path) -> std::io::Result<()> {
+    use std::io::{ErrorKind, Write};
+    let mut file = std::fs::File::create(file)?;
+    let piece = vec![0; 1 << 16];
+    loop {
+        match file.write_all(&piece) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn fsync_error(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 3) {
+        let victim = stage.some_leader().await?;
+        break_syncs(stage, victim).await?;
+    }
+    Ok(())
+}
+
+async fn break_syncs(stage: &mut Stage, victim: usize) -> Result<(), String> {
+    stage.mark("fsync error", &[victim]).await?;
+    let mut strace = hurts::fail_syncs(stage, victim).await?;
+    let status = stage.fleet.ended(victim).await?;
+    strace.wait().await.map_err(|error| error.to_string())?;
+    stage.expect(status.code() == Some(1), || format!("a broker whose sync fails ends with 1, not {status} (rule W2)"));
+    stage.served().await?;
+    stage.fleet.restart(victim).await?;
+    stage.in_sync().await
+}
+
+async fn bucket_down(stage: &mut Stage) -> Result<(), String> {
+    let time = lasting(stage, Duration::from_secs(15), Duration::from_secs(120));
+    for (what, gate) in [("bucket refuses", Gate::Shut), ("bucket says nothing", Gate::Silent)] {
+        stage.mark(what, &[]).await?;
+        stage.fleet.bucket.set(gate);
+        stage.last(time).await;
+        stage.served().await.map_err(|error| format!("{what}: {error}"))?;
+        stage.fleet.bucket.set(Gate::Open);
+        stage.more(50).await?;
+    }
+    Ok(())
+}
+
+async fn etcd_leader(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 5) {
+        stage.some_time().await;
+        let leader = stage.fleet.etcd.leader().await;
+        stage.mark("kill -9 of etcd's leader", &[]).await?;
+        stage.fleet.etcd.kill(leader);
+        stage.served().await?;
+        // Whoever leads now has to do what only etcd can record.
+        let victim = stage.some_leader().await?;
+        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        stage.fleet.etcd.restart(leader).await;
+        stage.more(20).await?;
+    }
+    Ok(())
+}
+
+async fn etcd_down(stage: &mut Stage, short: Duration, long: Duration) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, if long.is_zero() { 5 } else { 1 }) {
+        stage.mark("no etcd", &[]).await?;
+        stage.fleet.etcd.kill(0);
+        stage.last(lasting(stage, short, long)).await;
+        stage.served().await.map_err(|error| format!("rule B5: without etcd: {error}"))?;
+        let before = stage.recorder.progress();
+        stage.more(20).await?;
+        stage.read_since(&before).await.map_err(|error| format!("rule B5: without etcd: {error}"))?;
+        stage.mark("etcd is back", &[]).await?;
+        stage.fleet.etcd.restart(0).await;
+        stage.served().await?;
+        // And it elects again.
+        let victim = stage.some_leader().await?;
+        hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+    }
+    Ok(())
+}
+
+async fn clock_jump(stage: &mut Stage) -> Result<(), String> {
+    for _ in 0..rounds(stage, 1, 3) {
+        for broker in 0..stage.fleet.size() {
+            for seconds in [3600, -3600, 0] {
+                stage.mark("clock jumps", &[broker]).await?;
+                stage.fleet.set_clock(broker, seconds);
+                stage.more(50).await?;
+                stage.served().await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the mixed run draws from.
+#[derive(Clone, Copy, Debug)]
+enum Mix {
+    One(Hurt),
+    Two,
+    All,
+    Graceful,
+    FailedSync,
+    EtcdLeader,
+    EtcdDown,
+    Bucket(Gate),
+}
+
+async fn mixed(stage: &mut Stage) -> Result<(), String> {
+    let end = tokio::time::Instant::now() + stage.time;
+    while tokio::time::Instant::now() < end {
+        let other = stage.some_broker();
+        let kinds = [
+            (Mix::One(Hurt::Kill), 6),
+            (Mix::One(Hurt::Stop), 2),
+            (Mix::One(Hurt::Cut(Cut::Whole)), 2),
+            (Mix::One(Hurt::Cut(Cut::Outgoing)), 1),
+            (Mix::One(Hurt::Cut(Cut::Incoming)), 1),
+            (Mix::One(Hurt::Cut(Cut::From(other))), 2),
+            (Mix::One(Hurt::Wipe), 2),
+            (Mix::Two, 4),
+            (Mix::All, 2),
+            (Mix::Graceful, 2),
+            (Mix::FailedSync, 1),
+            (Mix::EtcdLeader, 2),
+            (Mix::EtcdDown, 1),
+            (Mix::Bucket(Gate::Shut), 1),
+            (Mix::Bucket(Gate::Silent), 1),
+        ];
+        let drawn = kinds.choose_weighted(&mut stage.random, |(_, weight)| *weight).expect("weights are above 0").0;
+        mix(stage, drawn).await.map_err(|error| format!("{drawn:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+async fn mix(stage: &mut Stage, drawn: Mix) -> Result<(), String> {
+    let victim = stage.some_broker();
+    match drawn {
+        // Nobody can be cut off from itself.
+        Mix::One(Hurt::Cut(Cut::From(other))) if other == victim => Ok(()),
+        Mix::One(hurt) => {
+            let least = if hurt == Hurt::Kill { Duration::ZERO } else { LONGER_THAN_THE_LEASE };
+            hurt_one(stage, victim, hurt, least).await
+        }
+        Mix::Two => hurt_two(stage).await,
+        Mix::All => {
+            let all: Vec<usize> = (0..stage.fleet.size()).collect();
+            stage.mark("kill -9 of all", &all).await?;
+            all.iter().for_each(|victim| stage.fleet.kill(*victim));
+            for victim in all {
+                stage.fleet.spawn(victim)?;
+                stage.some_time().await;
+            }
+            stage.served().await?;
+            stage.in_sync().await
+        }
+        Mix::Graceful => restart(stage, victim).await,
+        Mix::FailedSync => break_syncs(stage, victim).await,
+        Mix::EtcdLeader => {
+            let leader = stage.fleet.etcd.leader().await;
+            stage.mark("kill -9 of etcd's leader", &[]).await?;
+            stage.fleet.etcd.kill(leader);
+            hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+            stage.fleet.etcd.restart(leader).await;
+            Ok(())
+        }
+        Mix::EtcdDown => {
+            stage.mark("no etcd", &[]).await?;
+            (0..stage.fleet.etcd.size()).for_each(|member| stage.fleet.etcd.kill(member));
+            stage.last(LONGER_THAN_THE_LEASE).await;
+            stage.served().await.map_err(|error| format!("rule B5: {error}"))?;
+            stage.fleet.etcd.restart_all().await;
+            stage.served().await
+        }
+        Mix::Bucket(gate) => {
+            stage.mark("bucket away", &[]).await?;
+            stage.fleet.bucket.set(gate);
+            hurt_one(stage, victim, Hurt::Kill, LONGER_THAN_THE_LEASE).await?;
+            stage.fleet.bucket.set(Gate::Open);
+            Ok(())
+        }
+    }
+}
+
+/// Two brokers are hurt at once, each in its own way; no disk is lost. Writes stop, or go on once the fleet is whole.
+async fn hurt_two(stage: &mut Stage) -> Result<(), String> {
+    let mut brokers: Vec<usize> = (0..stage.fleet.size()).collect();
+    brokers.shuffle(&mut stage.random);
+    let kinds = [Hurt::Kill, Hurt::Stop, Hurt::Cut(Cut::Whole), Hurt::Cut(Cut::Incoming), Hurt::Cut(Cut::Outgoing)];
+    let hurts: Vec<(usize, Hurt)> = brokers[..2]
+        .iter()
+        .map(|broker| (*broker, *kinds.choose(&mut stage.random).expect("there are some")))
+        .collect();
+    let names: Vec<&str> = hurts.iter().map(|(_, hurt)| hurt.name()).collect();
+    stage.mark(format!("two at once: {}", names.join(" and ")), &brokers[..2]).await?;
+    for (broker, hurt) in &hurts {
+        hurt.inflict(*broker, stage)?;
+        stage.some_time().await;
+    }
+    let seconds = stage.random.random_range(1..12);
+    stage.last(Duration::from_secs(seconds)).await;
+    for (broker, hurt) in &hurts {
+        hurt.undo(*broker, stage)?;
+        stage.some_time().await;
+    }
+    stage.served().await?;
+    stage.fleet.wait_until_ready().await?;
+    stage.in_sync().await
+}
+
+impl Need {
+    /// Why it is not met; `None` if it is.
+    pub(crate) fn missing(self, network: &crate::network::Network) -> Option<String> {
+        match self {
+            Need::Namespaces => match network {
+                crate::network::Network::Loopback { why } => Some(why.clone()),
+                crate::network::Network::Namespaces => None,
+            },
+            Need::Program(program) => {
+                let found = crate::network::run(program, &["-V"]);
+                found.err()
+            }
+            Need::File(file) => (!std::path::Path::new(file).is_file()).then(|| format!("no {file}")),
+        }
+    }
+}
