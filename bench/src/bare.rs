@@ -18,6 +18,21 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Bytes taken at once by a plain read.
 const READ_BYTES: usize = 1 << 20;
 
+/// Measures one time.
+pub(crate) struct Watch(Instant);
+
+impl Watch {
+    /// Begins to count.
+    pub(crate) fn begin() -> Watch {
+        Watch(Instant::now())
+    }
+
+    /// Milliseconds since.
+    pub(crate) fn ms(&self) -> f64 {
+        self.0.elapsed().as_secs_f64() * 1e3
+    }
+}
+
 /// A file whose blocks were all written before.
 pub(crate) struct Synced {
     file: File,
@@ -48,9 +63,9 @@ impl Synced {
         let data = vec![0x5a; usize::try_from(bytes.next_multiple_of(BLOCK_BYTES))?];
         let mut times = Vec::new();
         for _ in 0..writes {
-            let began = Instant::now();
+            let watch = Watch::begin();
             self.write(&data)?;
-            times.push(began.elapsed().as_secs_f64() * 1e3);
+            times.push(watch.ms());
         }
         Ok(median(&times))
     }

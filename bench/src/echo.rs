@@ -1,10 +1,9 @@
 //! The least that a publish over gRPC costs on this machine: a server that does nothing with a message but write and sync it, on a thread
 //! of its own, and a client that sends one message and waits for its answer. A process each, as a broker and its client are.
 //! Knows nothing of records.
-#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use crate::Result;
-use crate::bare::{BLOCK_BYTES, Synced};
+use crate::bare::{BLOCK_BYTES, Synced, Watch};
 use crate::tally::median;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -16,7 +15,6 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -60,10 +58,10 @@ impl Echo {
             let mut times = Vec::new();
             for request_id in 0..messages {
                 let records = Some(batches.clone());
-                let began = Instant::now();
+                let watch = Watch::begin();
                 requests.send(v1::ProduceRequest { request_id, records, ..Default::default() })?;
                 answers.message().await?.ok_or("the server ended the stream")?;
-                times.push(began.elapsed().as_secs_f64() * 1e3);
+                times.push(watch.ms());
             }
             Ok(median(&times))
         };

@@ -10,7 +10,7 @@ use crate::loss::{self, DiskStory};
 use crate::partitions::shard::ShardMsg;
 use crate::peers::Peer;
 use crate::replicas::{Opened, Opening, decode_root};
-use crate::server::StartError;
+use crate::start_error::StartError;
 use crate::tier::TierRequest;
 use crate::wal::{Recovered, RecoveredPartition};
 use futures::StreamExt;
@@ -317,7 +317,8 @@ impl Fleet {
                 };
                 let opened = self.broker.open_replica(opening).await?;
                 if lost.is_some() {
-                    losses.insert(id, story.loss(id, &opened, held.is_some()));
+                    let end = opened.local.view.borrow().visible.end;
+                    losses.insert(id, story.loss(id, end..opened.known_end, held.is_some()));
                 }
                 self.local.insert(id, Some(opened.local));
             }

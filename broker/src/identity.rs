@@ -1,6 +1,7 @@
 //! Which id a broker has that was not told one: that of its data, else a new one. It gives none out twice.
 
-use crate::server::{Components, StartError};
+use crate::server::Components;
+use crate::start_error::StartError;
 use crate::wal::Wal;
 use millpond_log::BrokerId;
 use millpond_metadata::store::Store;

@@ -2,9 +2,9 @@
 
 use crate::api::{ApiError, DamagedPlace, PartitionLoss};
 use crate::catalog::{PartitionHandle, Topic};
-use crate::replicas::Opened;
 use crate::wal::{Damage, Recovered};
-use millpond_log::{ErrorCode, PartitionId};
+use millpond_log::{ErrorCode, Offset, PartitionId};
+use std::ops::Range;
 
 /// What this start found of its disk: it explains why replicas on it are other replicas now (rule K2).
 pub(crate) struct DiskStory {
@@ -45,11 +45,10 @@ impl DiskStory {
         (cause.to_owned(), first.filter(|_| self.fresh))
     }
 
-    /// What is lost of a partition that was opened as lost.
-    pub(crate) fn loss(&self, partition: PartitionId, opened: &Opened, in_wal: bool) -> PartitionLoss {
-        let end = opened.local.view.borrow().visible.end;
+    /// What is lost of a partition that was opened as lost: its log ends at `lost.start`, and is known to have reached `lost.end`.
+    pub(crate) fn loss(&self, partition: PartitionId, lost: Range<Offset>, in_wal: bool) -> PartitionLoss {
         let (cause, place) = self.cause(partition, in_wal);
-        PartitionLoss { cause, place, end, known_end: opened.known_end }
+        PartitionLoss { cause, place, end: lost.start, known_end: lost.end }
     }
 }
 

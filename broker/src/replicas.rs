@@ -5,7 +5,7 @@ use crate::catalog::Local;
 use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::shard::{Open, ShardMsg, ShardSender};
 use crate::partitions::view::PartitionView;
-use crate::server::StartError;
+use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
 use crate::wal::RecoveredPartition;
 use bytes::Bytes;

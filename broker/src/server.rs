@@ -12,7 +12,7 @@ use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::levels;
 use crate::loss::DiskStory;
-use crate::mark::{Mark, MarkError};
+use crate::mark::Mark;
 use crate::metrics::Metrics;
 use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
@@ -23,6 +23,7 @@ use crate::producer_ids::ProducerIds;
 use crate::proposals;
 use crate::rebuild::Rebuilder;
 use crate::session::SessionHandle;
+use crate::start_error::StartError;
 use crate::telemetry::{OtlpError, TracedTails};
 use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
@@ -30,15 +31,13 @@ use crate::tier::{TierHandle, TierState, Tierer};
 use crate::tiered::Tiered;
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, Wal, WalError, WalOptions};
-use millpond_cache::{Cache, CacheOptions, DiskOptions, InvalidOptions};
+use millpond_cache::{Cache, CacheOptions, DiskOptions};
 use millpond_core::records::SessionRecord;
-use millpond_log::manifest::ManifestError;
-use millpond_log::{PartitionId, WalGen};
+use millpond_log::WalGen;
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::Kv;
 use millpond_metadata::store::{Store, StoreError};
 use object_store::ObjectStore;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -83,58 +82,6 @@ pub struct Running {
     /// It ends.
     shutdown: CancellationToken,
     wal: Wal,
-}
-
-/// Why a broker did not come up.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A port is taken, or may not be listened on.
-    #[error("cannot listen on {address} for {door}: {source}")]
-    Listen {
-        /// Which door.
-        door: &'static str,
-        /// Which address.
-        address: std::net::SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// The collector of telemetry cannot be used.
-    #[error(transparent)]
-    Telemetry(#[from] OtlpError),
-    /// The WAL cannot be used.
-    #[error(transparent)]
-    Wal(#[from] WalError),
-    /// The cache's settings cannot work.
-    #[error(transparent)]
-    Cache(#[from] InvalidOptions),
-    /// The metadata store cannot be used.
-    #[error(transparent)]
-    Metadata(#[from] StoreError),
-    /// The metadata store is not what it was (rule K7).
-    #[error(transparent)]
-    Restored(#[from] MarkError),
-    /// The broker may not act under its id.
-    #[error("{0}")]
-    Office(String),
-    /// A partition's data contradict each other.
-    #[error("{0}")]
-    Recovery(String),
-    /// A manifest in the metadata store cannot be read.
-    #[error("the manifest of {partition} cannot be read: {source}")]
-    Manifest {
-        /// Whose.
-        partition: PartitionId,
-        /// Why.
-        source: ManifestError,
-    },
-    /// A topic in the metadata store cannot be served by this version.
-    #[error("topic `{name}` cannot be served: {reason}")]
-    Topic {
-        /// Its name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
 }
 
 impl From<OfficeError> for StartError {

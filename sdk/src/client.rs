@@ -3,7 +3,8 @@
 use crate::backoff::Backoff;
 use crate::connection::{Dialer, Tls, addresses};
 use crate::error::Error;
-use crate::metadata::{Image, Known, Leader};
+use crate::leader::Leader;
+use crate::metadata::{Image, Known};
 use millpond_log::{BrokerId, ErrorCode};
 use millpond_proto::v1::admin_client::AdminClient;
 use millpond_proto::v1::log_client::LogClient;

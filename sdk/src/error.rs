@@ -1,6 +1,6 @@
 //! The one error of the client. It answers: what was it, may I try again, may it have happened?
 
-use crate::metadata::Leader;
+use crate::leader::Leader;
 use millpond_log::batch::BatchError;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset};
 use millpond_proto::{

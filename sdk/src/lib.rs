@@ -24,6 +24,7 @@ mod connection;
 mod consumer;
 mod description;
 mod error;
+mod leader;
 mod metadata;
 mod producer;
 mod record;

@@ -2,7 +2,8 @@
 
 use crate::description::{BrokerDescription, PartitionDescription, TopicDescription};
 use crate::error::Error;
-use millpond_log::{BrokerId, ErrorCode, LeaderEpoch};
+use crate::leader::Leader;
+use millpond_log::{BrokerId, ErrorCode};
 use millpond_proto::v1;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,14 +21,6 @@ pub(crate) struct Image {
 pub(crate) struct Known {
     pub(crate) topic: Arc<TopicDescription>,
     pub(crate) at: Instant,
-}
-
-/// Who leads a partition, and where to reach it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Leader {
-    pub(crate) broker: BrokerId,
-    pub(crate) epoch: LeaderEpoch,
-    pub(crate) address: String,
 }
 
 impl Image {
@@ -146,6 +139,7 @@ fn keep_newer(known: &[PartitionDescription], told: &mut [PartitionDescription])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millpond_log::LeaderEpoch;
 
     fn answer(leader: u32, epoch: u32) -> v1::MetadataResponse {
         let broker = |id: u32| v1::BrokerDescription { id, grpc: format!("b{id}:7400"), ..Default::default() };

@@ -39,6 +39,9 @@ const DRAIN_MAX: usize = 512;
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
+/// Failures in a row after which it is said that there is no stream.
+const FAILURES_TOLD: u32 = 4;
+
 /// How long the other side may take to take a stream on.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -145,7 +148,7 @@ impl Lane {
 
     async fn keep_open(&mut self) {
         let mut backoff = BACKOFF_MIN;
-        let mut said = false;
+        let mut failures = 0;
         loop {
             if !self.wait_for_work().await {
                 return;
@@ -156,11 +159,11 @@ impl Lane {
                     tracing::debug!(broker = %self.target.peer.rid.broker, lane = self.name().name(), "stream open");
                     self.shared.meters.connected(self.name());
                     self.show(Some(caller));
-                    (backoff, said) = (BACKOFF_MIN, false);
+                    (backoff, failures) = (BACKOFF_MIN, 0);
                     self.serve(stream).await;
                 }
                 Some(Err(error)) => {
-                    self.note_failure(&error, &mut said);
+                    self.note_failure(&error, &mut failures);
                     if let (CallError::Refused { .. }, Kind::Live { .. }) = (&error, &self.kind) {
                         let asked = suspect::ask(Arc::clone(&self.shared), self.target.peer.clone());
                         if self.noting(asked).await.is_none() {
@@ -211,12 +214,14 @@ impl Lane {
         }
     }
 
-    fn note_failure(&self, error: &CallError, said: &mut bool) {
+    fn note_failure(&self, error: &CallError, failures: &mut u32) {
         let (broker, lane) = (self.target.peer.rid.broker, self.name().name());
-        // Once for each outage: what goes on is a metric.
-        match std::mem::replace(said, true) {
-            false => tracing::warn!(%broker, lane, %error, "no stream to a broker; trying again"),
-            true => tracing::debug!(%broker, lane, %error, "no stream to a broker; trying again"),
+        *failures += 1;
+        // Once for each outage: what goes on is a metric. Brokers that start at the same time miss each other once or twice.
+        if *failures == FAILURES_TOLD {
+            tracing::warn!(%broker, lane, %error, "no stream to a broker; trying again");
+        } else {
+            tracing::debug!(%broker, lane, %error, "no stream to a broker; trying again");
         }
     }
 

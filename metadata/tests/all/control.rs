@@ -19,7 +19,9 @@ pub(crate) async fn promises(kv: &Arc<dyn Kv>) {
     whoever_waits_for_control_wakes_when_it_is_free(&fresh(kv, "waits")).await;
     whoever_controls_hears_that_it_is_lost(&fresh(kv, "lost")).await;
     a_session_is_ended_once_and_no_later_one(&fresh(kv, "session")).await;
-    brokers_are_left_and_forgotten(&fresh(kv, "drain")).await;
+    let founded = fresh(kv, "drain");
+    founded.init_cluster("drain").await.expect("founded");
+    brokers_are_left_and_forgotten(&founded).await;
 }
 
 fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {

@@ -66,6 +66,8 @@ pub(crate) struct Upload {
 }
 
 /// What a step asks of the world around the node.
+// A handful exist at a time; their size does not matter.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(crate) enum Effect {
     Answer { token: Token, result: Result<Appended, Refusal> },

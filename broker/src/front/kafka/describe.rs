@@ -238,8 +238,10 @@ mod tests {
         (name.to_owned(), Ok(topic))
     }
 
+    type Numbered<T> = Vec<(String, T)>;
+
     /// Every partition once, whatever the page's size: (topic, partition), and the errors of topics.
-    fn all_pages(limit: usize) -> (Vec<(String, i32)>, Vec<(String, i16)>) {
+    fn all_pages(limit: usize) -> (Numbered<i32>, Numbered<i16>) {
         let (mut found, mut errors, mut cursor) = (Vec::new(), Vec::new(), None);
         loop {
             let missing = ("b".to_owned(), Err(ErrorCode::UnknownTopicOrPartition));

@@ -8,6 +8,9 @@ fn id(number: u32) -> RecordId {
     RecordId { writer: 0, partition: 0, number }
 }
 
+/// What each partition holds in the end, by offset.
+type Logs = BTreeMap<u16, Vec<(u64, Content)>>;
+
 /// Five records of one writer, acknowledged one after the other and read along.
 fn kept() -> (Vec<Event>, Logs) {
     let mut events = vec![Event::Started { reader: READER, partition: 0, offset: 0 }];

@@ -13,7 +13,8 @@ use millpond_metadata::store::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Rules E1a, B3, K4, E8.
 #[tokio::test]
