@@ -192,6 +192,8 @@ pub(crate) struct Shard {
     session: Option<Incarnation>,
     slots: HashMap<PartitionId, Slot>,
     replies: Slab<ProduceReply>,
+    /// Answers that wait until readers see what they tell of.
+    to_answer: Vec<(ProduceReply, Result<Appended, ApiError>)>,
     unsynced: VecDeque<Group>,
     records: Vec<WalRecord>,
     room: Vec<WalPermit>,
@@ -232,6 +234,7 @@ pub(crate) fn spawn(
         session: None,
         slots: HashMap::new(),
         replies: Slab::new(),
+        to_answer: Vec::new(),
         unsynced: VecDeque::new(),
         records: Vec::new(),
         room: Vec::new(),
@@ -253,6 +256,14 @@ pub(crate) fn spawn(
 
 impl Shard {
     async fn run(mut self) -> Result<(), String> {
+        let ended = self.work().await;
+        // What was decided before the end is still told.
+        self.publish();
+        self.answer();
+        ended
+    }
+
+    async fn work(&mut self) -> Result<(), String> {
         let mut messages = Vec::with_capacity(DRAIN_MAX);
         let mut note = tokio::time::interval(HW_NOTE_INTERVAL);
         note.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -281,6 +292,7 @@ impl Shard {
             self.release();
             self.hand_to_wal();
             self.publish();
+            self.answer();
             self.ask();
         }
     }
@@ -519,8 +531,7 @@ impl Shard {
             }
             Output::Answer { token, result } => {
                 let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
-                // The requester may have gone away; the append stands all the same.
-                let _ = reply.send(result.map_err(refused));
+                self.to_answer.push((reply, result.map_err(refused)));
             }
             Output::Propose(proposal) => {
                 // Nobody carries proposals any more when the broker ends.
@@ -576,6 +587,14 @@ impl Shard {
             slot.publish = false;
             let view = slot.look();
             slot.view.send_replace(view);
+        }
+    }
+
+    /// Answers produces. Whoever is told that a record is written finds it when it looks next, so views come first.
+    fn answer(&mut self) {
+        for (reply, result) in self.to_answer.drain(..) {
+            // The requester may have gone away; the append stands all the same.
+            let _ = reply.send(result);
         }
     }
 
