@@ -82,9 +82,13 @@ async fn carry_out(stage: &mut Stage, drawn: Mix) -> Result<(), String> {
         Mix::Bucket(gate) => {
             stage.mark("bucket away", &[]).await?;
             stage.fleet.bucket.set(gate);
-            steps::hurt_one(stage, victim, Hurt::Kill, LONGER_THAN_THE_LEASE).await?;
+            stage.fleet.kill(victim);
+            stage.served().await?;
+            stage.last(LONGER_THAN_THE_LEASE).await;
             stage.fleet.bucket.set(Gate::Open);
-            Ok(())
+            // It does not start before the bucket answers.
+            stage.fleet.restart(victim).await?;
+            stage.in_sync().await
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Says, in the environment, that this process has namespaces of its own.
-const ISOLATED: &str = "MILLPOND_FAULTS_ISOLATED";
+const ISOLATED: &str = "FAULTS_ISOLATED";
 
 /// Where brokers and what they talk to are.
 #[derive(Clone, Debug, PartialEq, Eq)]
