@@ -28,7 +28,7 @@ const LOOK_MAX: Duration = Duration::from_secs(20);
 pub(super) async fn open(bucket: &str, missing: Missing) -> Result<AmazonS3, Failure> {
     let shared = aws_config::defaults(BehaviorVersion::latest()).load().await;
     let client = Client::from_conf(client_config(&shared));
-    look(&client, bucket, missing).await?;
+    look(&client, &shared, bucket, missing).await?;
     let refused = |error: object_store::Error| Failure::usage(format!("cannot use the bucket `{bucket}`: {error}"));
     data_path(&shared, bucket).build().map_err(refused)
 }
@@ -60,7 +60,7 @@ fn data_path(shared: &SdkConfig, bucket: &str) -> AmazonS3Builder {
 }
 
 /// Makes sure that the bucket can be used, as far as one request tells.
-async fn look(client: &Client, bucket: &str, missing: Missing) -> Result<(), Failure> {
+async fn look(client: &Client, shared: &SdkConfig, bucket: &str, missing: Missing) -> Result<(), Failure> {
     let Err(error) = client.head_bucket().bucket(bucket).send().await else { return Ok(()) };
     match judge(&error) {
         Bucket::Missing if missing == Missing::Create => create(client, bucket).await,
@@ -74,10 +74,10 @@ async fn look(client: &Client, bucket: &str, missing: Missing) -> Result<(), Fai
         Bucket::Elsewhere => {
             Err(Failure::new(format!("the bucket `{bucket}` is in another region; set AWS_REGION to where it is")))
         }
-        Bucket::NoCredentials(reason) => Err(Failure::new(format!(
+        Bucket::Unsigned(reason) if !has_credentials(shared).await => Err(Failure::new(format!(
             "no credentials for the bucket `{bucket}`: {reason}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         ))),
-        Bucket::Unreachable(reason) => {
+        Bucket::Unsigned(reason) | Bucket::Unreachable(reason) => {
             tracing::warn!(
                 bucket,
                 reason,
@@ -88,13 +88,22 @@ async fn look(client: &Client, bucket: &str, missing: Missing) -> Result<(), Fai
     }
 }
 
+/// Whether the chain has any: a request that was not sent may also have found nobody there.
+async fn has_credentials(shared: &SdkConfig) -> bool {
+    match shared.credentials_provider() {
+        Some(chain) => chain.provide_credentials().await.is_ok(),
+        None => false,
+    }
+}
+
 /// What an answer says of the bucket.
 #[derive(Debug, PartialEq, Eq)]
 enum Bucket {
     Missing,
     Forbidden,
     Elsewhere,
-    NoCredentials(String),
+    /// Nothing was sent, perhaps because there was nothing to sign it with.
+    Unsigned(String),
     Unreachable(String),
 }
 
@@ -104,10 +113,9 @@ fn judge(error: &SdkError<HeadBucketError>) -> Bucket {
         (_, Some(404)) => Bucket::Missing,
         (_, Some(401 | 403)) => Bucket::Forbidden,
         (_, Some(301 | 400)) => Bucket::Elsewhere,
-        // Nothing was sent: there was nothing to sign it with.
-        (SdkError::ConstructionFailure(_), None) => Bucket::NoCredentials(DisplayErrorContext(error).to_string()),
+        (SdkError::ConstructionFailure(_), None) => Bucket::Unsigned(DisplayErrorContext(error).to_string()),
         (SdkError::DispatchFailure(failure), None) if failure.is_other() => {
-            Bucket::NoCredentials(DisplayErrorContext(error).to_string())
+            Bucket::Unsigned(DisplayErrorContext(error).to_string())
         }
         _ => Bucket::Unreachable(DisplayErrorContext(error).to_string()),
     }
@@ -202,7 +210,7 @@ mod tests {
         ] {
             let (config, served) = answering(status);
             let client = Client::from_conf(client_config(&config));
-            let looked = look(&client, "b", Missing::Refuse).await;
+            let looked = look(&client, &config, "b", Missing::Refuse).await;
             served.join().expect("it answered");
             match (looked, words) {
                 (Ok(()), None) => {}
@@ -221,7 +229,22 @@ mod tests {
             .credentials_provider(chain())
             .retry_config(aws_config::retry::RetryConfig::disabled())
             .build();
-        look(&Client::from_conf(client_config(&config)), "b", Missing::Refuse).await.expect("case S1");
+        look(&Client::from_conf(client_config(&config)), &config, "b", Missing::Refuse).await.expect("case S1");
+    }
+
+    #[tokio::test]
+    async fn a_service_that_hangs_up_keeps_nobody_from_starting() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let endpoint = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let hung_up = std::thread::spawn(move || drop(listener.accept().expect("the client comes")));
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .endpoint_url(endpoint)
+            .credentials_provider(chain())
+            .retry_config(aws_config::retry::RetryConfig::disabled())
+            .build();
+        look(&Client::from_conf(client_config(&config)), &config, "b", Missing::Refuse).await.expect("case S1");
+        hung_up.join().expect("the client came");
     }
 
     #[tokio::test]

@@ -493,7 +493,11 @@ impl Fetcher {
                 }
             }
             Ok(Done::LinkEnded) => {}
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down, and this task with it.
+                Err(_cancelled) => {}
+            },
         }
     }
 

@@ -385,7 +385,11 @@ impl Sender {
                 self.identifying = false;
                 result.map(|identity| self.identity = Some(identity)).err()
             }
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down, and this task with it.
+                Err(_cancelled) => None,
+            },
         };
         match failed {
             Some(error) => {
