@@ -207,12 +207,22 @@ impl Replica {
             Role::Follower { leader, .. } => return Err(Refusal::NotLeader { leader: *leader }),
         };
         let isr = u32::try_from(record.isr.len()).expect("an ISR is a handful of brokers");
-        if acks == Acks::All && isr < record.min_isr {
-            return Err(Refusal::NotEnoughReplicas { isr, min_isr: record.min_isr });
+        let (min_isr, lacks) = (record.min_isr, acks == Acks::All && isr < record.min_isr);
+        let verdict = match batch.producer() {
+            None => Ok(Verdict::Append),
+            Some(stamp) => {
+                self.at_end.expire(append_time);
+                self.at_end.producers.check(stamp, batch.record_count())
+            }
+        };
+        match verdict {
+            // It is in the log already, and waits for its commit like the first time: a refusal would say that it did not happen, and
+            // its producer would give it another number (S15).
+            Ok(Verdict::Duplicate { .. }) => {}
+            _ if lacks => return Err(Refusal::NotEnoughReplicas { isr, min_isr }),
+            _ => {}
         }
-        let Some(stamp) = batch.producer() else { return Ok(Verdict::Append) };
-        self.at_end.expire(append_time);
-        Ok(self.at_end.producers.check(stamp, batch.record_count())?)
+        Ok(verdict?)
     }
 
     fn place(

@@ -52,6 +52,23 @@ fn an_ack_of_another_epoch_or_disk_or_incarnation_or_beyond_the_log_counts_for_n
 }
 
 #[test]
+fn a_batch_that_is_in_the_log_is_never_refused_for_lack_of_replicas() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, stamp(0, 0)), Acks::All);
+    leader.sync();
+    leader.step(Input::Assigned(assigned(2, 1, &[ME], 2, &[ME])));
+    // Sent again by a producer that heard nothing: a refusal would let it give the record another sequence (S15).
+    assert_eq!(leader.produce(2, batch(1, stamp(0, 0)), Acks::All), Seen::default());
+    let next = leader.produce(3, batch(1, stamp(0, 1)), Acks::All);
+    assert_eq!(next.answers, [(3, Err(ErrorCode::NotEnoughReplicas))], "rule I1");
+    let ahead = leader.produce(4, batch(1, stamp(0, 2)), Acks::All);
+    assert_eq!(ahead.answers, [(4, Err(ErrorCode::NotEnoughReplicas))], "what it follows was refused for the same");
+    leader.step(Input::Assigned(assigned(3, 1, &[ME, PEER], 2, &[ME, PEER])));
+    let seen = leader.acknowledge(PEER, 1, 1);
+    assert_eq!(seen.answers, [(1, Ok(0)), (2, Ok(0))]);
+}
+
+#[test]
 fn below_min_isr_acks_all_is_refused_and_the_high_watermark_stays() {
     let mut leader = fresh();
     leader.step(Input::Assigned(assigned(1, 1, &[ME], 2, &[ME])));
