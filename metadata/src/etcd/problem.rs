@@ -61,7 +61,7 @@ impl Problem {
             // A TLS port that is spoken to in the clear closes the connection, as does one that wants a certificate. How that
             // shows depends on who is faster.
             (says("connection closed") || says("broken pipe") || says("connection broke"), Problem::WantsTls),
-            (says("reset by peer"), Problem::WantsTls),
+            (says("reset by peer") || says("connection reset"), Problem::WantsTls),
             (says("http2 error") || says("protocol error") || says("Unimplemented"), Problem::NotEtcd),
             (says("frame") || says("invalid compression flag") || says("grpc-status"), Problem::NotEtcd),
         ];
