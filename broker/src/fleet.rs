@@ -4,6 +4,7 @@
 
 use crate::alive::{Alive, live_session};
 use crate::broker::Broker;
+use crate::carry::{Hand, Stopped};
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
 use crate::elections::{Vacancy, vacancies};
 use crate::loss::{self, DiskStory};
@@ -150,8 +151,14 @@ impl Fleet {
         let before = std::mem::replace(&mut self.vacant, found);
         vacancies.retain(|vacancy| before.contains(&vacancy.record()));
         if !vacancies.is_empty() {
-            let broker = self.broker.clone();
-            self.electing.push(Box::pin(async move { broker.fill(session, vacancies).await }));
+            let (broker, hand) = (self.broker.clone(), Hand { session, control: None });
+            self.electing.push(Box::pin(async move {
+                match broker.fill(hand, vacancies).await {
+                    // A session that is gone the keep-alive sees.
+                    Ok(_) | Err(Stopped::Fenced) => {}
+                    Err(error) => tracing::error!(%error, "nobody could be elected"),
+                }
+            }));
         }
     }
 

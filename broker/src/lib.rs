@@ -7,6 +7,7 @@ mod alive;
 pub mod api;
 pub mod broker;
 mod budget;
+mod carry;
 mod catalog;
 pub mod clock;
 pub mod config;
