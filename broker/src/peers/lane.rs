@@ -73,6 +73,8 @@ pub(super) struct Lane {
     ask_at: Option<Instant>,
     /// Whether a way leads there; for the live lane to tell.
     pulse: Pulse,
+    /// A stream was open to this very incarnation: it was there, at this address.
+    has_spoken: bool,
 }
 
 enum Kind {
@@ -131,8 +133,8 @@ impl Lane {
         kind: Kind,
     ) -> Lane {
         let (messages, cursors, parked) = (Vec::with_capacity(DRAIN_MAX), Cursors::default(), BTreeSet::new());
-        let (ask_at, pulse) = (None, Pulse::default());
-        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at, pulse }
+        let (ask_at, pulse, has_spoken) = (None, Pulse::default(), false);
+        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at, pulse, has_spoken }
     }
 
     fn name(&self) -> LaneKind {
@@ -169,6 +171,7 @@ impl Lane {
                     self.shared.meters.connected(self.name());
                     self.show(Some(caller));
                     (backoff, failures) = (BACKOFF_MIN, 0);
+                    self.has_spoken = true;
                     self.pulse.note_open();
                     self.tell_reach();
                     self.serve(stream).await;
@@ -176,7 +179,8 @@ impl Lane {
                 Some(Err(error)) => {
                     self.note_failure(&error, &mut failures);
                     if let (CallError::Refused { .. }, Kind::Live { .. }) = (&error, &self.kind) {
-                        let asked = suspect::ask(Arc::clone(&self.shared), self.target.peer.clone());
+                        let (peer, has_spoken) = (self.target.peer.clone(), self.has_spoken);
+                        let asked = suspect::ask(Arc::clone(&self.shared), suspect::Suspect { peer, has_spoken });
                         if self.noting(asked).await.is_none() {
                             return;
                         }
