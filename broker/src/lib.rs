@@ -46,6 +46,7 @@ pub mod telemetry;
 mod tier;
 mod tiered;
 mod topics;
+mod unclean;
 pub mod wal;
 
 pub use broker::Broker;
