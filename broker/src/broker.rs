@@ -10,7 +10,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::loss;
 use crate::metrics::Metrics;
-use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
+use crate::partitions::messages::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::peers::Peers;
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;

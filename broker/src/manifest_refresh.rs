@@ -3,7 +3,7 @@
 
 use crate::api::ApiError;
 use crate::broker::{Broker, stopping};
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::refusals::storage_error;
 use crate::replicas::decode_root;
 use crate::topics::unavailable;

@@ -3,7 +3,8 @@
 use crate::config::InternalTls;
 use crate::metrics::Metrics;
 use crate::partitions::links::{LinkMsg, Links};
-use crate::partitions::shard::{self, Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
+use crate::partitions::messages::{Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
+use crate::partitions::shard;
 use crate::partitions::view::{PartitionView, ViewReceiver};
 use crate::peers::{Parts, Peer, Peers};
 use crate::rebuild::Rebuilder;
