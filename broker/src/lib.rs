@@ -21,6 +21,7 @@ mod leaders;
 mod levels;
 mod loss;
 mod manifest_refresh;
+mod manifests;
 mod mark;
 mod metrics;
 mod moves;

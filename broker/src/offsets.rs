@@ -52,7 +52,7 @@ impl Broker {
         }
         for _ in 0..LOOKS_MAX {
             let view = handle.local()?.view.borrow().clone();
-            check_epoch(&view, known)?;
+            check_epoch(view.visible.epoch, known)?;
             if !view.visible.leads {
                 return Err(not_leader());
             }

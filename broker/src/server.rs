@@ -12,6 +12,7 @@ use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::levels;
 use crate::loss::DiskStory;
+use crate::manifests::Manifests;
 use crate::mark::Mark;
 use crate::metrics::Metrics;
 use crate::objects::Counted;
@@ -208,6 +209,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         connections,
         topic_changes: tokio::sync::Mutex::new(()),
         manifest_reads: tokio::sync::Mutex::new(()),
+        manifests: Manifests::default(),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });
