@@ -5,7 +5,7 @@
 use crate::api::{AcceptedLoss, ApiError, PartitionLoss, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
-use crate::replicas::decode_root;
+use crate::manifests::decode_root;
 use crate::topics::unavailable;
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord};

@@ -348,25 +348,35 @@ pub(crate) fn check_epoch(current: LeaderEpoch, known: Option<LeaderEpoch>) -> R
 /// leader does for a `LastFetchedEpoch` (KIP-595).
 fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option<EpochEnd>, ApiError> {
     let Some(fetched) = wanted.last_fetched_epoch else { return Ok(None) };
-    let PartitionView { visible, epochs, .. } = view;
-    let (epoch, end) = match epochs.end_of(fetched, visible.end) {
-        _ if fetched > visible.epoch && !visible.leads => return Err(not_leader()),
-        _ if fetched > visible.epoch => {
-            let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
-            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+    let visible = &view.visible;
+    if fetched > visible.epoch {
+        if !visible.leads {
+            return Err(not_leader());
         }
-        // The leader's own epoch goes on, also while it has no record yet.
-        _ if fetched == visible.epoch => (fetched, visible.end),
-        Some(found) => found,
-        // All that is older is gone: the log begins with a later epoch.
-        None => (fetched, epochs.entries().first().map_or(visible.end, |first| first.start)),
-    };
+        let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
+        return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+    }
+    let EpochEnd { epoch, end } = end_of(view, fetched);
     let diverges = epoch < fetched || end < wanted.offset;
     if diverges && !visible.leads {
         // A log that is not the leader's may be behind it, or hold what the leader does not.
         return Err(not_leader());
     }
     Ok(diverges.then_some(EpochEnd { epoch, end }))
+}
+
+/// Where the records end of `asked`, an epoch up to that of the view, or of the last one before it. Of a leader's view this is never
+/// below what was acknowledged: its log holds all of that (case F18).
+pub(crate) fn end_of(view: &PartitionView, asked: LeaderEpoch) -> EpochEnd {
+    let PartitionView { visible, epochs, .. } = view;
+    let (epoch, end) = match epochs.end_of(asked, visible.end) {
+        // The leader's own epoch goes on, also while it has no record yet.
+        _ if asked == visible.epoch => (asked, visible.end),
+        Some(found) => found,
+        // All that is older is gone: the log begins with a later epoch.
+        None => (asked, epochs.entries().first().map_or(visible.end, |first| first.start)),
+    };
+    EpochEnd { epoch, end }
 }
 
 /// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.

@@ -19,6 +19,7 @@ mod gc;
 mod identity;
 mod leaders;
 mod levels;
+mod listeners;
 mod loss;
 mod manifest_refresh;
 mod manifests;

@@ -1,12 +1,13 @@
-//! Manifests of partitions that this broker holds no replica of, for readers (rule F4): a bounded cache over the metadata store.
-//! It says how old what it gives may be; never what is in range and what is not.
+//! Manifests as the metadata store has them; and those of partitions that this broker holds no replica of, for readers (rule F4): a bounded
+//! cache. It says how old what it gives may be; never what is in range and what is not.
 
 use crate::clock;
-use crate::replicas::decode_root;
 use crate::start_error::StartError;
+use bytes::Bytes;
 use millpond_log::PartitionId;
 use millpond_log::manifest::ManifestRoot;
-use millpond_metadata::store::{Store, StoreError};
+use millpond_metadata::kv::Revision;
+use millpond_metadata::store::{Store, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -119,6 +120,21 @@ impl Manifests {
 impl Place {
     fn known(&self) -> Option<Known> {
         lock(&self.known).clone()
+    }
+}
+
+/// Reads the manifest's root as the metadata store has it.
+pub(crate) fn decode_root(
+    partition: PartitionId,
+    stored: Option<&Versioned<Bytes>>,
+) -> Result<Versioned<ManifestRoot>, StartError> {
+    match stored {
+        None => Ok(Versioned { value: ManifestRoot::new(partition), revision: Revision::ABSENT }),
+        Some(stored) => {
+            let value =
+                ManifestRoot::decode(&stored.value).map_err(|source| StartError::Manifest { partition, source })?;
+            Ok(Versioned { value, revision: stored.revision })
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How old a manifest may be that holds the wanted offset. Objects that it names and a newer one does not stay for an hour and more
 /// (rules G1, G3); records that were deleted may be seen for so long.
-const AGE_MAX: Duration = Duration::from_secs(10);
+const AGE_MAX: Duration = Duration::from_secs(5);
 
 /// How old it may be if it ends before the wanted offset. Who has read all of it goes to the leader, and does not come back soon.
 const AGE_AT_END_MAX: Duration = Duration::from_secs(1);
