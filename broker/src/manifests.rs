@@ -15,10 +15,15 @@ use std::time::{Duration, Instant};
 /// Manifests kept. A root is below 8 KiB as a rule and at most 24 KiB, so all of them stay below 24 MiB.
 const KEPT: usize = 1024;
 
+/// How long the metadata store is left alone after it failed to answer, where an older manifest will do.
+const AWAY: Duration = Duration::from_secs(1);
+
 /// The cache. Those used last stay.
 pub(crate) struct Manifests {
     places: Mutex<Places>,
     max: usize,
+    /// When the store last failed to answer.
+    failed: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -48,6 +53,13 @@ pub(crate) struct Known {
     asked: Instant,
 }
 
+impl Known {
+    /// Whether the read that brought it began longer than `age_max` before `now`.
+    pub(crate) fn is_older(&self, age_max: Duration, now: Instant) -> bool {
+        self.asked + age_max < now
+    }
+}
+
 /// Why there is no manifest as new as it was wanted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestsError {
@@ -61,7 +73,7 @@ pub(crate) enum ManifestsError {
 
 impl Default for Manifests {
     fn default() -> Manifests {
-        Manifests { places: Mutex::default(), max: KEPT }
+        Manifests { places: Mutex::default(), max: KEPT, failed: Mutex::default() }
     }
 }
 
@@ -76,7 +88,7 @@ impl Manifests {
         age_max: Duration,
     ) -> Result<Known, ManifestsError> {
         let place = self.place(partition);
-        let fresh = || place.known().filter(|known| known.asked + age_max >= now);
+        let fresh = || place.known().filter(|known| !known.is_older(age_max, now));
         if let Some(known) = fresh() {
             return Ok(known);
         }
@@ -90,6 +102,16 @@ impl Manifests {
         let known = Known { root: Arc::new(decode_root(partition, stored.as_ref())?.value), asked };
         *lock(&place.known) = Some(known.clone());
         Ok(known)
+    }
+
+    /// Notes that the store failed to answer.
+    pub(crate) fn note_failure(&self, now: Instant) {
+        *lock(&self.failed) = Some(now);
+    }
+
+    /// Whether it did just before: asking again keeps readers waiting who have what they need.
+    pub(crate) fn store_is_away(&self, now: Instant) -> bool {
+        lock(&self.failed).is_some_and(|failed| now < failed + AWAY)
     }
 
     /// The newest manifest that is here, however old.
@@ -153,8 +175,16 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_failed_is_left_alone_for_a_while() {
+        let (manifests, now) = (Manifests::default(), clock::monotonic());
+        assert!(!manifests.store_is_away(now));
+        manifests.note_failure(now);
+        assert!(manifests.store_is_away(now + AWAY / 2) && !manifests.store_is_away(now + AWAY));
+    }
+
+    #[test]
     fn those_used_last_are_kept() {
-        let manifests = Manifests { places: Mutex::default(), max: 2 };
+        let manifests = Manifests { max: 2, ..Manifests::default() };
         let root = |index| {
             let root = Arc::new(ManifestRoot::new(partition(index)));
             *lock(&manifests.place(partition(index)).known) = Some(Known { root, asked: clock::monotonic() });

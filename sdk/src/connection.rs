@@ -95,8 +95,24 @@ impl Dialer {
         if self.tls.is_some() && holds(speaks_http2(address)).await {
             return wrong(format!("{address} speaks no TLS; connect without an authority (--tls-ca)"));
         }
-        error.at(format_args!("cannot reach {address}"))
+        let mut error = error.at(format_args!("cannot reach {address}"));
+        // A server that does not take a client's certificate hangs up, and the word of why is lost as a rule.
+        if let Some(tls) = &self.tls
+            && !error.message.to_lowercase().contains("certificate")
+            && holds(listens(address)).await
+        {
+            error.message.push_str(match tls.identity {
+                None => "; it may ask for a certificate of the client's own (--tls-cert, --tls-key)",
+                Some(_) => "; it may not take the client's certificate",
+            });
+        }
+        error
     }
+}
+
+/// Whether there is somebody.
+async fn listens(address: &str) -> std::io::Result<bool> {
+    TcpStream::connect(address).await.map(|_| true)
 }
 
 /// Whether a probe says yes, in time.

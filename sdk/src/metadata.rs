@@ -185,7 +185,9 @@ mod tests {
         for (broker, rack) in told.brokers.iter_mut().zip(["a", "b"]) {
             broker.rack = Some(rack.to_owned());
         }
-        let Some(v1::topic_metadata::Result::Topic(topic)) = &mut told.topics[0].result else { unreachable!("a topic") };
+        let Some(v1::topic_metadata::Result::Topic(topic)) = &mut told.topics[0].result else {
+            unreachable!("a topic")
+        };
         topic.partitions.push(v1::PartitionDescription { index: 1, leader_epoch: 5, ..Default::default() });
         image.learn(&["t".to_owned()], told, Instant::now()).expect("an answer to the question");
         let anyone = |partition, rack| image.anyone("t", partition, rack).map(|found| (found.broker.0, found.epoch.0));

@@ -106,11 +106,7 @@ impl Broker {
         offset: Offset,
         deadline: Instant,
     ) -> Result<Arc<ManifestRoot>, ApiError> {
-        let known = match self.manifest_of(id, AGE_MAX, deadline).await {
-            Ok(known) => known,
-            // An old one may only answer less (rule F4): without the metadata store reads go on.
-            Err(error) => self.inner().manifests.newest(id).ok_or(error)?,
-        };
+        let known = self.recent(id, offset, deadline).await?;
         if offset < known.root.log_start {
             let proven = self.manifest_of(id, Duration::ZERO, deadline).await?;
             return in_range(proven.root, offset);
@@ -120,6 +116,20 @@ impl Broker {
         }
         let newer = self.manifest_of(id, AGE_AT_END_MAX, deadline).await.map_err(|_| not_leader())?;
         in_range(newer.root, offset)
+    }
+
+    /// A manifest that is young enough; or, while the metadata store is away, any that holds `offset`: an old one may only answer less
+    /// (rule F4), and reads go on.
+    async fn recent(&self, id: PartitionId, offset: Offset, deadline: Instant) -> Result<Known, ApiError> {
+        let manifests = &self.inner().manifests;
+        let old = manifests.newest(id).filter(|known| offset >= known.root.log_start && offset < known.root.tiered_end);
+        let Some(old) = old else { return self.manifest_of(id, AGE_MAX, deadline).await };
+        let now = clock::monotonic();
+        if !old.is_older(AGE_MAX, now) || manifests.store_is_away(now) {
+            return Ok(old);
+        }
+        // Who has something to read does not wait for long.
+        Ok(self.manifest_of(id, AGE_MAX, deadline.min(now + PATIENCE)).await.unwrap_or(old))
     }
 
     /// The manifest after one that named what is no longer there (rule G4).
@@ -144,8 +154,14 @@ impl Broker {
         match tokio::time::timeout_at(deadline.max(now + PATIENCE).into(), read).await {
             Ok(Ok(known)) => Ok(known),
             Ok(Err(ManifestsError::Unreadable(error))) => Err(storage_error(&error)),
-            Ok(Err(ManifestsError::Store(error))) => Err(unproven(&error.to_string())),
-            Err(_) => Err(unproven("it does not answer in time")),
+            Ok(Err(ManifestsError::Store(error))) => {
+                self.inner().manifests.note_failure(clock::monotonic());
+                Err(unproven(&error.to_string()))
+            }
+            Err(_) => {
+                self.inner().manifests.note_failure(clock::monotonic());
+                Err(unproven("it does not answer in time"))
+            }
         }
     }
 

@@ -238,26 +238,37 @@ impl Fetcher {
             .collect();
         for name in waiting {
             let stale = matches!(self.partitions[&name].state, State::Waiting { stale: true, .. });
-            match self.anyone(&name).or_else(|| self.client.reader(&name.topic, name.partition)) {
+            let anyone = self.anyone(&name);
+            match anyone.clone().or_else(|| self.client.reader(&name.topic, name.partition)) {
                 Some(reader) if !stale => {
-                    let nearest = self.partitions[&name].nearest.clone();
-                    self.subscribe_at(&name, nearest.unwrap_or_else(|| reader.address.into()), reader.epoch);
+                    let partition = self.partitions.get_mut(&name).expect("it waits");
+                    if anyone.is_some() {
+                        partition.nearest = Some(reader.address.as_str().into());
+                    }
+                    let address = partition.nearest.clone();
+                    self.subscribe_at(&name, address.unwrap_or_else(|| reader.address.into()), reader.epoch);
                 }
                 _ => self.refresh(&name.topic, now),
             }
         }
     }
 
-    /// Chooses a broker that need not hold the partition, where that is wanted and may serve it.
-    fn anyone(&mut self, name: &TopicPartition) -> Option<Leader> {
-        let partition = self.partitions.get_mut(name).expect("it waits");
-        let free = partition.nearest.is_none() && partition.leader_until.is_none() && !partition.past_tiered;
-        if self.config.read_from != ReadFrom::AnyBroker || !free {
+    /// A broker that need not hold the partition, where that is wanted and may serve it.
+    fn anyone(&self, name: &TopicPartition) -> Option<Leader> {
+        let partition = self.partitions.get(name)?;
+        if !self.may_be_anyone(partition) || partition.nearest.is_some() {
             return None;
         }
-        let anyone = self.client.anyone(&name.topic, name.partition, self.config.rack.as_deref())?;
-        partition.nearest = Some(anyone.address.as_str().into());
-        Some(anyone)
+        // The leader is for when somebody was not well; where nobody leads, somebody else is all there is.
+        if partition.leader_until.is_some() && self.client.reader(&name.topic, name.partition).is_some() {
+            return None;
+        }
+        self.client.anyone(&name.topic, name.partition, self.config.rack.as_deref())
+    }
+
+    /// Whether whoever it is read from need not hold it.
+    fn may_be_anyone(&self, partition: &Partition) -> bool {
+        self.config.read_from == ReadFrom::AnyBroker && !partition.past_tiered
     }
 
     fn subscribe_at(&mut self, name: &TopicPartition, address: Arc<str>, leader_epoch: LeaderEpoch) {
@@ -400,8 +411,8 @@ impl Fetcher {
         let moved = self.client.adopt(&name.topic, name.partition, &error);
         if self.leave_nearest(name) {
             tracing::debug!(partition = %name, %error, "whoever was read from refused; back to the leader");
+            let was_anyone = self.may_be_anyone(&self.partitions[name]);
             let partition = self.partitions.get_mut(name).expect("a subscription has its partition");
-            let was_anyone = self.config.read_from == ReadFrom::AnyBroker && !partition.past_tiered;
             if was_anyone && error.code == Some(ErrorCode::NotLeaderOrFollower) {
                 partition.past_tiered = true;
                 // The leader is asked for the nearest replica at once: nobody was unwell.
@@ -479,7 +490,9 @@ impl Fetcher {
             tracing::warn!(%error, "fetch stream broke; subscribing again");
         }
         for name in link.subscriptions.into_values() {
-            if !self.leave_nearest(&name) {
+            let was_anyone = self.partitions.get(&name).is_some_and(|partition| self.may_be_anyone(partition));
+            // Whoever is gone is not to be chosen again: that takes newer metadata.
+            if !self.leave_nearest(&name) || was_anyone {
                 self.retry(&name, error.retry_after);
             }
         }
@@ -528,7 +541,7 @@ impl Fetcher {
         self.refreshing.remove(topic);
         let names: Vec<TopicPartition> = self.partitions.keys().filter(|name| name.topic == *topic).cloned().collect();
         for name in names {
-            let has_reader = self.client.reader(topic, name.partition).is_some();
+            let has_reader = self.client.reader(topic, name.partition).is_some() || self.anyone(&name).is_some();
             let Some(partition) = self.partitions.get_mut(&name) else { continue };
             let State::Waiting { until, .. } = partition.state else { continue };
             match &result {

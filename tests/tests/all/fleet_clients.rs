@@ -12,6 +12,7 @@ use millpond_sdk::{
 use millpond_tests::brokers::TestBrokers;
 use millpond_tests::fleet::{Fleet as ProcessFleet, FleetOptions};
 use millpond_tests::http;
+use millpond_tests::process::binary;
 use millpond_tests::tools::{Tool, repository, skip};
 use object_store::memory::InMemory;
 use std::collections::BTreeMap;
@@ -219,6 +220,33 @@ async fn readers_are_served_in_their_rack() {
     fleet.publish(0, 600..700).await;
     assert_eq!(next(&mut consumer, 100).await, (600..700).collect::<Vec<u32>>(), "without the replica near by");
     drop(consumer);
+    fleet.brokers.stop().await;
+}
+
+/// `consume --rack`, and `--read-from any`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consume_reads_in_the_rack_it_is_told_and_replays_from_any_broker() {
+    let fleet = Fleet::start(1).await;
+    let (leader, follower, _) = fleet.roles(0).await;
+    fleet.publish(0, 0..500).await;
+    let bootstrap = fleet.brokers.bootstrap();
+    let rack = format!("r{follower}");
+    let consume = async |arguments: &[&str]| {
+        let mut command = tokio::process::Command::new(binary());
+        command.args(["consume", TOPIC, "--bootstrap", &bootstrap, "--until-end", "--format", "%o\\n"]).args(arguments);
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("`millpond` starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let offsets = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(offsets.lines().map(|line| line.parse().ok()).eq((0..500).map(Some)), "{offsets}");
+    };
+    consume(&["--rack", &rack]).await;
+    assert_eq!(fetched_bytes(&fleet.brokers, leader).await, 0.0, "nothing crossed the racks");
+    Admin::new(&fleet.client).flush_topic(TOPIC).await.expect("the bucket is there");
+    consume(&["--rack", &format!("r{leader}"), "--read-from", "any"]).await;
+    let by_leader = fetched_bytes(&fleet.brokers, leader).await;
+    assert!(by_leader > 0.0, "it is a broker like the others");
+    consume(&["--rack", &rack, "--read-from", "any"]).await;
+    assert_eq!(fetched_bytes(&fleet.brokers, leader).await, by_leader);
     fleet.brokers.stop().await;
 }
 

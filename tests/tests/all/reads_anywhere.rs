@@ -11,7 +11,9 @@ use millpond_sdk::{
     ReadFrom, StartAt, TopicPartition,
 };
 use millpond_tests::brokers::TestBrokers;
+use millpond_tests::fleet::{Fleet as ProcessFleet, FleetOptions, MetadataIn};
 use millpond_tests::http;
+use millpond_tests::tools::{Tool, skip};
 use object_store::memory::InMemory;
 use std::ops::Range;
 use std::sync::Arc;
@@ -277,4 +279,37 @@ async fn a_replay_from_any_broker_leaves_the_leader_alone_until_the_tail() {
     next(&mut consumer, TIERED..ALL).await;
     drop(consumer);
     fleet.brokers.stop().await;
+}
+
+/// A manifest that cannot be read anew is used on: it may only answer less (rule F4).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_go_on_anywhere_while_the_metadata_store_is_away() {
+    let options = FleetOptions { metadata: MetadataIn::Etcd(Tool::EtcdPinned, 1), ..FleetOptions::new(2) };
+    let mut fleet = match ProcessFleet::start(&options).await {
+        Ok(fleet) => fleet,
+        Err(why) => return skip("reads_go_on_anywhere_while_the_metadata_store_is_away", &why),
+    };
+    let client = fleet.connect().await;
+    let admin = Admin::new(&client);
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(1));
+    let leader = admin.create_topic(topic).await.expect("the topic is new").partitions[0].leader.expect("it is led").0;
+    publish(&client, 0..TIERED).await;
+    admin.flush_topic(TOPIC).await.expect("the bucket is there");
+    let other = fleet.grpc(1 - leader as usize);
+    let mut log = LogClient::connect(format!("http://{other}")).await.expect("it is up");
+    log.fetch_one(ask(0)).await.expect("it is in object storage");
+    fleet.etcd().kill(0);
+    // Twice as long as a manifest is used while a newer one is to be had.
+    let until = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut pace = tokio::time::interval(Duration::from_millis(20));
+    while tokio::time::Instant::now() < until {
+        pace.tick().await;
+        assert!(!ranges(log.fetch_one(ask(TIERED / 2)).await.expect("it reads on").into_inner()).is_empty());
+    }
+    let end = log.fetch_one(ask(TIERED)).await.expect_err("nobody can tell it");
+    assert!(["NOT_LEADER_OR_FOLLOWER", "OFFSET_NOT_AVAILABLE"].contains(&reason(&end).as_str()), "rule F3: {end}");
+    fleet.etcd().restart(0).await;
+    fleet.wait_until_ready().await;
+    fleet.stop().await;
 }

@@ -10,6 +10,7 @@ use millpond_sdk::{
 };
 use millpond_tests::broker::{TestBroker, config};
 use millpond_tests::etcd::Certificates;
+use millpond_tests::fleet::{Fleet, FleetOptions};
 use millpond_tests::process::{Server, binary};
 use millpond_tests::tools::{Tool, repository, skip};
 use object_store::memory::InMemory;
@@ -203,7 +204,7 @@ async fn with_an_authority_for_clients_only_those_come_in_that_show_its_certific
     let without = refused(broker.grpc(), Some(ours.tls(false))).await;
     let stranger = refused(broker.grpc(), Some(Tls { identity: others.tls(true).identity, ..ours.tls(false) })).await;
     for told in [&without, &stranger] {
-        assert!(told.contains("cannot reach"), "{told}");
+        assert!(told.contains("cannot reach") && told.contains("certificate"), "{told}");
     }
 
     let ca = format!("ssl.ca.location={}", ours.ca());
@@ -255,6 +256,66 @@ async fn a_certificate_that_is_replaced_is_shown_without_a_restart() {
     // A connection that is open stays, whatever new ones are shown.
     assert_eq!(Admin::new(&before).list_topics().await.expect("its connection is there").len(), 2);
     broker.stop().await;
+}
+
+/// A fleet all of whose wires are encrypted, with clients and brokers that show certificates to each other, loses its leaders one by
+/// one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_with_certificates_everywhere_loses_brokers_and_no_record() {
+    const NAME: &str = "a_fleet_with_certificates_everywhere_loses_brokers_and_no_record";
+    let signed = match Signed::make() {
+        Ok(signed) => signed,
+        Err(why) => return skip(NAME, &why),
+    };
+    let mut options = FleetOptions::new(3);
+    let files = [&signed.files.ca, &signed.files.certificate, &signed.files.key].map(|file| file.display().to_string());
+    for (flags, file) in [
+        (["--tls-client-ca", "--internal-tls-ca"], &files[0]),
+        (["--tls-cert", "--internal-tls-cert"], &files[1]),
+        (["--tls-key", "--internal-tls-key"], &files[2]),
+    ] {
+        options.arguments.extend(flags.into_iter().flat_map(|flag| [flag.to_owned(), file.clone()]));
+    }
+    options.tls = Some(signed.tls(true));
+    let mut fleet = Fleet::start(&options).await.expect("it needs nothing but this machine");
+    let client = fleet.connect().await;
+    let mut topic = NewTopic::new("t");
+    (topic.partitions, topic.replication_factor) = (Some(3), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    fleet.wait_until_in_sync().await;
+    let mut sent = 0_u64;
+    for broker in 0..3 {
+        let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+        let mut deliveries = Vec::new();
+        for _ in 0..300 {
+            let record = ProducerRecord::new("t").partition((sent % 3) as u32).value(sent.to_be_bytes().to_vec());
+            deliveries.push(producer.send(record).await.expect("there is room"));
+            sent += 1;
+            if sent % 300 == 150 {
+                fleet.kill(broker);
+            }
+        }
+        for delivery in deliveries {
+            delivery.await.expect("acknowledged");
+        }
+        producer.close().await;
+        fleet.restart(broker).await;
+        fleet.wait_until_in_sync().await;
+    }
+    let mut consumer = Consumer::new(&client, ConsumerConfig::default());
+    let partitions = (0..3).map(|partition| (TopicPartition::new("t", partition), StartAt::Earliest));
+    consumer.assign(partitions).await.expect("the topic exists");
+    let mut read = Vec::new();
+    while (read.len() as u64) < sent {
+        for record in consumer.poll(Duration::from_secs(10)).await.expect("the log can be read") {
+            let value = record.value.as_deref().and_then(|value| value.try_into().ok());
+            read.push(u64::from_be_bytes(value.expect("eight bytes")));
+        }
+    }
+    read.sort_unstable();
+    assert!(read.into_iter().eq(0..sent), "every record once");
+    drop(consumer);
+    fleet.stop().await;
 }
 
 /// The whole way by settings: an address that others can reach needs no `--insecure` when it speaks TLS.
