@@ -77,15 +77,21 @@ impl Broker {
                 // Rule T7: a transaction that is open there may end in the tail.
                 Isolation::ReadCommitted => manifest.stable_end,
             };
-            if wanted.offset >= end || !self.has_read(&manifest, wanted).await? {
+            if wanted.offset >= end {
                 return Err(not_leader());
             }
             if budget.bytes == 0 && !budget.may_overshoot {
                 return Ok(Vec::new());
             }
-            let read = self.tiered().read(&manifest, wanted.offset, budget.bytes, request.scan);
+            let read = async {
+                let known = self.has_read(&manifest, wanted).await?;
+                let read = self.tiered().read(&manifest, wanted.offset, budget.bytes, request.scan);
+                if known { read.await.map(Some) } else { Ok(None) }
+            };
             match tokio::time::timeout_at(deadline.into(), read).await {
-                Ok(Ok(batches)) => return Ok(within(batches, end, budget).batches),
+                Ok(Ok(Some(batches))) => return Ok(within(batches, end, budget).batches),
+                // Another log, perhaps: where they part the leader tells.
+                Ok(Ok(None)) => return Err(not_leader()),
                 Ok(Err(TieredError::Gone)) => manifest = self.after(&manifest, wanted.offset, deadline).await?,
                 Ok(Err(error)) => return Err(storage_error(&error)),
                 // The store is slow: the read goes on in the background and the next fetch finds it cached.
@@ -166,15 +172,14 @@ impl Broker {
     }
 
     /// Whether the log is the one that the client has read up to the wanted offset, as far as the manifest tells.
-    async fn has_read(&self, manifest: &Arc<ManifestRoot>, wanted: &FetchPartition) -> Result<bool, ApiError> {
+    async fn has_read(&self, manifest: &Arc<ManifestRoot>, wanted: &FetchPartition) -> Result<bool, TieredError> {
         let Some(fetched) = wanted.last_fetched_epoch else { return Ok(true) };
         let Some(last) = wanted.offset.0.checked_sub(1).map(Offset).filter(|last| *last >= manifest.base()) else {
             // Of what is before the oldest segment nothing is known, and nothing can be read.
             return Ok(true);
         };
         let mut view = ManifestView::new(ManifestRoot::clone(manifest));
-        let entry = self.tiered().ask(&mut view, |view| view.find(last).map(|entry| entry.cloned())).await;
-        let entry = entry.map_err(|error| storage_error(&error))?;
+        let entry = self.tiered().ask(&mut view, |view| view.find(last).map(|entry| entry.cloned())).await?;
         let epochs = entry.and_then(|entry| LeaderEpochs::from_entries(entry.epochs));
         Ok(epochs.and_then(|epochs| epochs.epoch_at(last)) == Some(fetched))
     }
