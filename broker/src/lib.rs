@@ -22,6 +22,7 @@ mod levels;
 mod loss;
 mod manifest_refresh;
 mod mark;
+mod metered;
 mod metrics;
 mod moves;
 mod objects;
