@@ -174,6 +174,8 @@ impl Fleet {
         else {
             return;
         };
+        let record = &seen.value;
+        tracing::debug!(%partition, epoch = %record.epoch, leader = ?record.leader, isr = ?record.isr, "record");
         self.alive().assign(&local.shard, partition, seen);
     }
 
@@ -217,6 +219,7 @@ impl Fleet {
             let Some(seen) = self.follow.image().partitions.get(&id) else { continue };
             let placed = seen.value.replicas.contains(&me);
             if placed && !self.local.contains_key(&id) {
+                tracing::debug!(partition = %id, "a replica is placed here");
                 self.local.insert(id, None);
                 self.opening.push(Box::pin(open_later(
                     self.broker.clone(),
@@ -226,6 +229,7 @@ impl Fleet {
                 )));
             } else if !placed && self.local.remove(&id).is_some() {
                 // The record names this broker no more: a fact with a revision, not an absence (rule K6).
+                tracing::debug!(partition = %id, "a replica is placed elsewhere");
                 self.broker.drop_replica(id);
             }
         }

@@ -24,6 +24,7 @@ mod loss;
 mod manifest_refresh;
 mod manifests;
 mod mark;
+mod metered;
 mod metrics;
 mod moves;
 mod objects;

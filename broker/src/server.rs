@@ -15,6 +15,7 @@ use crate::listeners::Listeners;
 use crate::loss::DiskStory;
 use crate::manifests::Manifests;
 use crate::mark::Mark;
+use crate::metered::Metered;
 use crate::metrics::Metrics;
 use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
@@ -124,7 +125,8 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let served = http::serve(http_listener, http_tls, places, readiness, Arc::clone(&metrics), http_end.clone());
     http_task.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
-    let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
+    let metadata = Metered::new(Arc::clone(&components.metadata), metrics.metadata.clone());
+    let store = Store::new(Arc::new(metadata), components.keys.clone());
     let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
     check_mark(&mark, &store, &config, &components.disk).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;

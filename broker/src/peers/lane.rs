@@ -45,8 +45,10 @@ const FAILURES_TOLD: u32 = 4;
 /// How long the other side may take to take a stream on.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause before a partition that is not there yet is pushed to again.
-const UNKNOWN_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before partitions that are not there yet are pushed to again: the first, and the longest. A replica that was just placed is
+/// there a moment later.
+const PARKED_MIN: Duration = Duration::from_millis(5);
+const PARKED_MAX: Duration = Duration::from_millis(100);
 
 /// Whom a lane leads to.
 #[derive(Clone)]
@@ -68,6 +70,9 @@ pub(super) struct Lane {
     parked: BTreeSet<PartitionId>,
     /// When the parked ones are asked for, if the stream is open.
     ask_at: Option<Instant>,
+    /// When they were asked for last, and how long is waited until the next time.
+    asked_at: Instant,
+    pause: Duration,
 }
 
 enum Kind {
@@ -126,7 +131,8 @@ impl Lane {
         kind: Kind,
     ) -> Lane {
         let (messages, cursors, parked) = (Vec::with_capacity(DRAIN_MAX), Cursors::default(), BTreeSet::new());
-        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at: None }
+        let (asked_at, pause) = (Instant::now(), PARKED_MIN);
+        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at: None, asked_at, pause }
     }
 
     fn name(&self) -> LaneKind {
@@ -265,6 +271,7 @@ impl Lane {
                 }
                 () = due(self.ask_at) => {
                     self.ask_at = None;
+                    (self.asked_at, self.pause) = (Instant::now(), (self.pause * 2).min(PARKED_MAX));
                     std::mem::take(&mut self.parked).into_iter().for_each(|partition| self.ask_cursor(partition));
                 }
             }
@@ -423,7 +430,11 @@ impl Lane {
     fn park(&mut self, partition: PartitionId) {
         self.cursors.remove(partition);
         self.parked.insert(partition);
-        self.ask_at = self.ask_at.or(Some(Instant::now() + UNKNOWN_PAUSE));
+        let now = Instant::now();
+        if now.duration_since(self.asked_at) > 2 * PARKED_MAX {
+            self.pause = PARKED_MIN;
+        }
+        self.ask_at = self.ask_at.or(Some(now + self.pause));
     }
 
     fn take_answers(&mut self, frame: &AnswerFrame) -> Result<(), wire::Nonsense> {
