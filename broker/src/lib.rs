@@ -7,6 +7,7 @@ mod alive;
 pub mod api;
 pub mod broker;
 mod budget;
+mod carry;
 mod catalog;
 pub mod clock;
 pub mod config;
@@ -48,6 +49,7 @@ pub mod telemetry;
 mod tier;
 mod tiered;
 mod topics;
+mod unclean;
 pub mod wal;
 
 pub use broker::Broker;

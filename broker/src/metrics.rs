@@ -61,6 +61,7 @@ pub(crate) struct Metrics {
     produce_records: Counter<u64>,
     produce_bytes: Counter<u64>,
     produce_seconds: Histogram<f64>,
+    pub(crate) unclean_elections: Counter<u64>,
     fetch_batches: Counter<u64>,
     fetch_bytes: Counter<u64>,
     fetch_seconds: Histogram<f64>,
@@ -143,6 +144,10 @@ impl Metrics {
                 "millpond_produce_seconds",
                 "Time from a batch's arrival to its acknowledgement",
                 &LATENCY_BOUNDS,
+            ),
+            unclean_elections: counter(
+                "millpond_unclean_elections",
+                "Partitions that this broker came to lead though committed records may be missing",
             ),
             fetch_batches: counter("millpond_fetch_batches", "Batches sent to readers"),
             fetch_bytes: counter("millpond_fetch_bytes", "Bytes of batches sent to readers"),

@@ -10,6 +10,7 @@ mod meters;
 mod proof;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
+mod pulse;
 mod receive;
 mod serve;
 pub(crate) mod strangers;

@@ -236,7 +236,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let carried = proposals::run(store.clone(), session.clone(), alive, proposed, shutdown.clone());
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
-    let fleet = Fleet::start(broker.clone(), &recovered, &story).await?;
+    let fleet = Fleet::start(broker.clone(), &recovered, story).await?;
     broker.take_office(&registration);
     fleet.assign_all();
     let until = shutdown.clone();

@@ -172,7 +172,7 @@ pub struct DropRecord {
     pub root: Option<Vec<u8>>,
 }
 
-/// What an operator accepted as lost: `/loss/{uuid}/{n}/{epoch}` (rule E7). Kept for good.
+/// What was given up as lost, by an operator or because the topic asks for it: `/loss/{uuid}/{n}/{epoch}` (rule E7). Kept for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossRecord {
@@ -182,7 +182,7 @@ pub struct LossRecord {
     /// The replica that leads since.
     #[serde(with = "text::plain")]
     pub leader: Rid,
-    /// The replicas that held all that was committed, and are gone.
+    /// The replicas that held all that was committed, and are gone or were away.
     #[serde(with = "text::list")]
     pub lost: Vec<Rid>,
     /// Where the log ended from then on: whatever was at or after it is lost.

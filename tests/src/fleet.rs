@@ -8,7 +8,10 @@ use crate::s3::S3;
 use crate::tools::Tool;
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
+use millpond_metadata::etcd::{Etcd, EtcdOptions};
+use millpond_metadata::keys::Keys;
 use millpond_metadata::serve::serve;
+use millpond_metadata::store::Store;
 use millpond_sdk::{Admin, Client, ClientConfig, ClusterDescription, Tls, TopicDescription};
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -152,6 +155,29 @@ impl Fleet {
     #[must_use]
     pub fn size(&self) -> usize {
         self.members.len()
+    }
+
+    /// Adds a broker, which does not run yet; its number, which is its id.
+    pub fn grow(&mut self) -> usize {
+        let first = free_ports(3);
+        let ports = [first, first + 1, first + 2];
+        self.members.push(Member { ports, child: None, stopped: false });
+        self.size() - 1
+    }
+
+    /// What it has on record, as its brokers see it.
+    ///
+    /// # Panics
+    /// If its metadata store does not answer.
+    pub async fn store(&self) -> Store {
+        let url = match &self.metadata {
+            Metadata::Served(served) => served.url.clone(),
+            Metadata::Etcd(etcd) => etcd.url(),
+        };
+        let options = EtcdOptions::parse(&url, &format!("/millpond/{CLUSTER}")).expect("brokers take it");
+        let prefix = options.prefix.clone();
+        let etcd = Etcd::connect(options).await.expect("it is up");
+        Store::new(Arc::new(etcd), Keys::under(&prefix))
     }
 
     /// The folder of a broker's data.

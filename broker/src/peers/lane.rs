@@ -5,10 +5,13 @@
 
 use super::caller::{CallError, Caller, Dialer};
 use super::cursors::{Cursors, Pushing};
+use super::pulse::{self, Pulse};
 use super::{FRAME_BYTES, LaneKind, Peer, Shared, suspect, wire};
 use crate::partitions::links::{Answer, LinkMsg};
 use crate::partitions::shard::ShardMsg;
 use crate::wal::{Ahead, TailReadError};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use millpond_core::replica::{Input, Said};
 use millpond_log::{Offset, PartitionId};
 use millpond_proto::internal::{AnswerFrame, Hello, PushFrame};
@@ -18,7 +21,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
@@ -73,6 +76,10 @@ pub(super) struct Lane {
     /// When they were asked for last, and how long is waited until the next time.
     asked_at: Instant,
     pause: Duration,
+    /// Whether a way leads there; for the live lane to tell.
+    pulse: Pulse,
+    /// A stream was open to this very incarnation: it was there, at this address.
+    has_spoken: bool,
 }
 
 enum Kind {
@@ -131,8 +138,23 @@ impl Lane {
         kind: Kind,
     ) -> Lane {
         let (messages, cursors, parked) = (Vec::with_capacity(DRAIN_MAX), Cursors::default(), BTreeSet::new());
+        let (pulse, has_spoken) = (Pulse::default(), false);
         let (asked_at, pause) = (Instant::now(), PARKED_MIN);
-        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at: None, asked_at, pause }
+        Lane {
+            shared,
+            target,
+            inbox,
+            stop,
+            kind,
+            messages,
+            cursors,
+            parked,
+            ask_at: None,
+            asked_at,
+            pause,
+            pulse,
+            has_spoken,
+        }
     }
 
     fn name(&self) -> LaneKind {
@@ -150,6 +172,9 @@ impl Lane {
             () = self.keep_open() => {}
         }
         self.show(None);
+        // Whoever comes after it has a link of its own, and whoever is not alive is not pushed to.
+        self.pulse.note_open();
+        self.tell_reach();
     }
 
     async fn keep_open(&mut self) {
@@ -166,12 +191,16 @@ impl Lane {
                     self.shared.meters.connected(self.name());
                     self.show(Some(caller));
                     (backoff, failures) = (BACKOFF_MIN, 0);
+                    self.has_spoken = true;
+                    self.pulse.note_open();
+                    self.tell_reach();
                     self.serve(stream).await;
                 }
                 Some(Err(error)) => {
                     self.note_failure(&error, &mut failures);
                     if let (CallError::Refused { .. }, Kind::Live { .. }) = (&error, &self.kind) {
-                        let asked = suspect::ask(Arc::clone(&self.shared), self.target.peer.clone());
+                        let (peer, has_spoken) = (self.target.peer.clone(), self.has_spoken);
+                        let asked = suspect::ask(Arc::clone(&self.shared), suspect::Suspect { peer, has_spoken });
                         if self.noting(asked).await.is_none() {
                             return;
                         }
@@ -192,6 +221,23 @@ impl Lane {
         }
     }
 
+    /// Tells all leaders here if it is news whether a way leads to the broker. Both lanes lead the same way: one of them tells.
+    fn tell_reach(&mut self) {
+        if let (Kind::Live { .. }, Some(reachable)) = (&self.kind, self.pulse.news(Instant::now())) {
+            let broker = self.target.peer.rid.broker;
+            match reachable {
+                true => tracing::info!(%broker, "a broker can be reached again"),
+                false => {
+                    tracing::warn!(%broker, "no way leads to a broker; it leaves the ISRs where others are enough")
+                }
+            }
+            for shard in &self.shared.shards {
+                // A shard that is gone ends the broker.
+                let _ = shard.send(ShardMsg::Reach { broker, reachable });
+            }
+        }
+    }
+
     /// A live lane is always open, so that the end of the other process is noticed. The other is opened when it is needed.
     async fn wait_for_work(&mut self) -> bool {
         while matches!(self.kind, Kind::CatchUp) && self.parked.is_empty() && !self.cursors.is_due() {
@@ -204,12 +250,16 @@ impl Lane {
         true
     }
 
-    /// Does something else, and takes messages meanwhile. `None` when nobody sends any more.
+    /// Does something else while there is no stream, and takes messages meanwhile. `None` when nobody sends any more.
     async fn noting<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
+        let mut look = interval(pulse::LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.pulse.note_down(Instant::now());
         loop {
             tokio::select! {
                 done = &mut work => return Some(done),
+                _ = look.tick() => self.tell_reach(),
                 count = self.inbox.recv_many(&mut self.messages, DRAIN_MAX) => {
                     if count == 0 {
                         return None;
@@ -240,6 +290,9 @@ impl Lane {
     /// Pushes and takes answers until the stream breaks, or nobody sends any more.
     async fn serve(&mut self, mut stream: Stream) {
         self.ask_at = (!self.parked.is_empty()).then(Instant::now);
+        let mut look = interval(pulse::LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asked: Option<BoxFuture<'static, bool>> = None;
         loop {
             tokio::select! {
                 count = self.inbox.recv_many(&mut self.messages, DRAIN_MAX) => {
@@ -248,8 +301,24 @@ impl Lane {
                     }
                     self.note_messages();
                 }
+                _ = look.tick(), if asked.is_none() => {
+                    if self.pulse.look(Instant::now(), self.cursors.owes()) {
+                        let address = self.target.address.clone();
+                        asked = Some(async move { pulse::answers(&address).await }.boxed());
+                    }
+                }
+                answered = async { asked.as_mut().expect("it was asked").await }, if asked.is_some() => {
+                    asked = None;
+                    self.pulse.note_port(answered);
+                    self.tell_reach();
+                    if !answered {
+                        // A new connection is there sooner than this one finds that it can go on.
+                        return;
+                    }
+                }
                 answers = stream.answers.message() => match answers {
                     Ok(Some(answers)) => {
+                        self.pulse.note_answer();
                         if let Err(nonsense) = self.take_answers(&answers) {
                             tracing::error!(broker = %self.target.peer.rid.broker, %nonsense, "unreadable answer");
                             return;

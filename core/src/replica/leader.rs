@@ -58,6 +58,8 @@ pub(super) struct Follower {
     pub(super) nonce: u64,
     /// `min(durable, matched)` as acknowledged in this epoch (rule R8); `None` before the first answer.
     pub(super) matched: Option<Offset>,
+    /// There is no way to it; until it answers again (rule I6).
+    pub(super) unreachable: bool,
     /// When it last held the whole log, as far as its answers show.
     pub(super) caught_up_ms: u64,
     /// A log end, and when it was: reaching it later means having been caught up then.
@@ -141,7 +143,8 @@ impl Replica {
             leading.followers.entry(rid.broker).or_insert_with(|| {
                 fresh.push(rid.broker);
                 let (caught_up_ms, goal_ms) = (now.mono_ms, now.mono_ms);
-                Follower { rid: *rid, inc: *inc, nonce: 0, matched: None, caught_up_ms, goal: end, goal_ms }
+                let (nonce, matched, unreachable) = (0, None, false);
+                Follower { rid: *rid, inc: *inc, nonce, matched, unreachable, caught_up_ms, goal: end, goal_ms }
             });
         }
         for broker in fresh {
@@ -159,6 +162,14 @@ impl Replica {
         follower.nonce = nonce;
         let from = from.or(follower.matched).unwrap_or(end);
         out.push(Output::Follow(Cursor { to: broker, nonce, from, prev_epoch: self.epoch_before(from) }));
+    }
+
+    /// There is no way to `broker` until it answers again.
+    pub(super) fn note_unreachable(&mut self, broker: BrokerId) {
+        let Role::Leader(leading) = &mut self.role else { return };
+        if let Some(follower) = leading.followers.get_mut(&broker) {
+            follower.unreachable = true;
+        }
     }
 
     pub(super) fn restart_trimmed(&mut self, nonce: u64, broker: BrokerId, start: Offset, out: &mut Vec<Output>) {
@@ -295,6 +306,7 @@ impl Replica {
         if reply.nonce != follower.nonce {
             return;
         }
+        follower.unreachable = false;
         match reply.said {
             Said::Matched { end: matched } if matched <= end => follower.reached(now, matched, end),
             Said::Mismatch { end: theirs, epoch } => {

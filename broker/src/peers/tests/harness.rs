@@ -239,7 +239,8 @@ impl Node {
         let view = PartitionView { visible: replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view, seen) = watch::channel(view);
         self.views.insert(partition, seen);
-        let open = Open { partition, replica, manifest, view, reset_at: Some(Offset(0)) };
+        let (reset_at, known_end) = (Some(Offset(0)), Offset(0));
+        let open = Open { partition, replica, manifest, view, reset_at, known_end };
         self.tell(partition, ShardMsg::Open(Box::new(open)));
         self.tell(partition, ShardMsg::Step { partition, input: Input::Session(Some(self.peer.inc)) });
     }
