@@ -10,16 +10,17 @@ use crate::carry::{Hand, Stopped};
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
 use crate::elections::{Vacancy, vacancies};
 use crate::loss::{self, DiskStory, Lost};
+use crate::manifests::decode_root;
 use crate::partitions::messages::ShardMsg;
 use crate::peers::Peer;
-use crate::replicas::{Found, Opened, Opening, decode_root, open_later};
+use crate::replicas::{Found, Opened, Opening, open_later};
 use crate::start_error::StartError;
 use crate::tier::TierRequest;
 use crate::unclean::{Forsaken, forsaken};
 use crate::wal::{Recovered, RecoveredPartition};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use millpond_core::loss::{Standing, standing};
 use millpond_core::records::{PartitionRecord, TopicRecord, TopicState};
 use millpond_core::replica::Input;
@@ -31,6 +32,8 @@ use millpond_metadata::store::{Follow, Image, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Pause between tries while the metadata store cannot be used.
@@ -42,10 +45,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Looks after which a forsaken partition is led by the best of the replicas that answer, though others are alive.
 const LOOKS_FOR_ALL: u32 = 10;
 
+/// Replicas opened at once: each costs a read of the metadata store.
+const OPENED_AT_ONCE: usize = 64;
+
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
-
-type OpeningTask = BoxFuture<'static, (PartitionId, Result<Opened, StartError>)>;
 
 /// The task's state.
 pub(crate) struct Fleet {
@@ -53,7 +57,9 @@ pub(crate) struct Fleet {
     follow: Follow,
     /// The replicas that are open here, and those being opened (`None`).
     local: BTreeMap<PartitionId, Option<Local>>,
-    opening: FuturesUnordered<OpeningTask>,
+    /// Tasks of their own: whatever this one does, they go on.
+    opening: JoinSet<(PartitionId, Result<Opened, StartError>)>,
+    opened_at_once: Arc<Semaphore>,
     /// The elections under way; at most one round.
     electing: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Records of what nobody led at the last look.
@@ -81,7 +87,8 @@ impl Fleet {
             broker,
             follow,
             local: BTreeMap::new(),
-            opening: FuturesUnordered::new(),
+            opening: JoinSet::new(),
+            opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
             electing: FuturesUnordered::new(),
             vacant: BTreeSet::new(),
             giving_up: FuturesUnordered::new(),
@@ -105,8 +112,8 @@ impl Fleet {
         loop {
             let changed = tokio::select! {
                 () = shutdown.cancelled() => return,
-                Some((partition, opened)) = self.opening.next() => {
-                    self.on_opened(partition, opened);
+                Some(first) = self.opening.join_next() => {
+                    self.take_opened(first);
                     continue;
                 }
                 Some(()) = self.electing.next() => continue,
@@ -123,7 +130,13 @@ impl Fleet {
                 _ = reload.tick() => self.follow.reload().await,
             };
             match changed {
-                Ok(keys) => self.on_changed(&keys),
+                Ok(mut keys) => {
+                    // What has come meanwhile is taken in with it: a topic of many partitions changes in many steps.
+                    while let Some(Ok(more)) = self.follow.changed().now_or_never() {
+                        keys.extend(more);
+                    }
+                    self.on_changed(&keys);
+                }
                 Err(error) => {
                     if !matches!(error, StoreError::Unavailable(_)) {
                         tracing::error!(%error, "the metadata cannot be followed");
@@ -267,13 +280,7 @@ impl Fleet {
         let Some(local) = open.take() else { return };
         let (topic_name, config) = (topic.record.name.to_string(), topic.config.clone());
         let found = Found { stands, epoch };
-        self.opening.push(Box::pin(open_later(
-            self.broker.clone(),
-            partition,
-            topic_name,
-            config,
-            Some((local, found)),
-        )));
+        self.open(partition, topic_name, config, Some((local, found)));
     }
 
     fn forget_damage(&self, partitions: Vec<PartitionId>) {
@@ -307,6 +314,8 @@ impl Fleet {
         else {
             return;
         };
+        let record = &seen.value;
+        tracing::debug!(%partition, epoch = %record.epoch, leader = ?record.leader, isr = ?record.isr, "record");
         self.alive().assign(&local.shard, partition, seen);
     }
 
@@ -353,26 +362,49 @@ impl Fleet {
             let Some(seen) = self.follow.image().partitions.get(&id) else { continue };
             let placed = seen.value.replicas.contains(&me);
             if placed && !self.local.contains_key(&id) {
+                tracing::debug!(partition = %id, "a replica is placed here");
                 self.local.insert(id, None);
-                self.opening.push(Box::pin(open_later(
-                    self.broker.clone(),
-                    id,
-                    topic.name.to_string(),
-                    config.clone(),
-                    None,
-                )));
+                self.open(id, topic.name.to_string(), config.clone(), None);
             } else if !placed && self.local.remove(&id).is_some() {
                 // The record names this broker no more: a fact with a revision, not an absence (rule K6).
+                tracing::debug!(partition = %id, "a replica is placed elsewhere");
                 self.lost.remove(&id);
                 self.broker.drop_replica(id);
             }
         }
     }
 
-    fn on_opened(&mut self, partition: PartitionId, opened: Result<Opened, StartError>) {
+    /// Has a replica opened, or opened again, when it is its turn.
+    fn open(&mut self, id: PartitionId, topic_name: String, config: TopicConfig, open: Option<(Local, Found)>) {
+        let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
+        self.opening.spawn(async move {
+            let _turn = turns.acquire_owned().await.expect("it is never closed");
+            open_later(broker, id, topic_name, config, open).await
+        });
+    }
+
+    /// Takes in what was opened, all that there is: a topic's entry in the catalog is made anew only once for it.
+    fn take_opened(&mut self, first: Result<(PartitionId, Result<Opened, StartError>), JoinError>) {
+        let mut topics = BTreeSet::new();
+        let mut next = Some(first);
+        while let Some(joined) = next {
+            let (partition, opened) = joined.expect("opening a replica does not panic, and nobody ends it");
+            if self.on_opened(partition, opened) {
+                topics.insert(partition.topic);
+            }
+            next = self.opening.try_join_next();
+        }
+        topics.into_iter().for_each(|topic| self.refresh(topic));
+    }
+
+    /// Whether the catalog has to hear of it.
+    fn on_opened(&mut self, partition: PartitionId, opened: Result<Opened, StartError>) -> bool {
         match opened {
             // Dropped while it was opened: its shard hears of both, in this order.
-            Ok(_) if !self.local.contains_key(&partition) => self.broker.drop_replica(partition),
+            Ok(_) if !self.local.contains_key(&partition) => {
+                self.broker.drop_replica(partition);
+                false
+            }
             Ok(Opened { local, lost }) => {
                 self.local.insert(partition, Some(local));
                 let topic = self.broker.inner().catalog.by_id(partition.topic);
@@ -381,11 +413,12 @@ impl Fleet {
                 // What was seen meanwhile.
                 self.judge(partition);
                 self.assign(partition);
-                self.refresh(partition.topic);
+                true
             }
             Err(error) => {
                 self.local.remove(&partition);
                 tracing::error!(%partition, %error, "a replica cannot be opened; the partition goes on without it");
+                false
             }
         }
     }

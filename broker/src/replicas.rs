@@ -3,18 +3,17 @@
 use crate::broker::Broker;
 use crate::catalog::Local;
 use crate::loss::Lost;
+use crate::manifests::decode_root;
 use crate::partitions::messages::{Closed, Open, ShardMsg, ShardSender};
 use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::view::{PartitionView, ViewSender};
 use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
 use crate::wal::RecoveredPartition;
-use bytes::Bytes;
 use millpond_core::loss::Standing;
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{LeaderEpoch, Offset, PartitionId};
-use millpond_metadata::kv::Revision;
 use millpond_metadata::store::Versioned;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,19 +163,4 @@ pub(crate) async fn open_later(
 /// Spreads partitions over shards: those of one topic go round, wherever the topic begins.
 pub(crate) fn shard_of(partition: PartitionId, shards: &[ShardSender]) -> &ShardSender {
     &shards[(partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards.len()]
-}
-
-/// Reads the manifest's root as the metadata store has it.
-pub(crate) fn decode_root(
-    partition: PartitionId,
-    stored: Option<&Versioned<Bytes>>,
-) -> Result<Versioned<ManifestRoot>, StartError> {
-    match stored {
-        None => Ok(Versioned { value: ManifestRoot::new(partition), revision: Revision::ABSENT }),
-        Some(stored) => {
-            let value =
-                ManifestRoot::decode(&stored.value).map_err(|source| StartError::Manifest { partition, source })?;
-            Ok(Versioned { value, revision: stored.revision })
-        }
-    }
 }

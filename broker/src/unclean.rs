@@ -5,7 +5,7 @@
 use crate::alive;
 use crate::broker::Broker;
 use crate::catalog::Local;
-use crate::replicas::decode_root;
+use crate::manifests::decode_root;
 use millpond_core::election::{Holds, best_of_the_rest, candidates, vacant};
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord, TopicState};

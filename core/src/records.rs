@@ -52,6 +52,9 @@ pub struct SessionRecord {
     pub grpc: String,
     /// Where its Kafka door is, `host:port`.
     pub kafka: String,
+    /// Where the listeners of its Kafka door are that have names, by these.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kafka_listeners: BTreeMap<String, String>,
     /// Where its HTTP door is, `host:port`.
     pub http: String,
     /// Where its internal door is, `host:port`; none if it has no cluster secret, and so takes part in no replication.

@@ -163,7 +163,7 @@ impl Replica {
             Input::Manifest { log_start, tiered_end } => self.note_manifest(log_start, tiered_end, out),
             Input::TimestampType(kind) => self.timestamp_type = kind,
             Input::Transfer(wish) => {
-                self.begin_handover(now, wish);
+                self.take_wish(now, wish);
                 self.consider_isr(now, out);
             }
             Input::Tick => self.consider_isr(now, out),

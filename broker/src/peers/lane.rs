@@ -48,8 +48,10 @@ const FAILURES_TOLD: u32 = 4;
 /// How long the other side may take to take a stream on.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause before a partition that is not there yet is pushed to again.
-const UNKNOWN_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before partitions that are not there yet are pushed to again: the first, and the longest. A replica that was just placed is
+/// there a moment later.
+const PARKED_MIN: Duration = Duration::from_millis(5);
+const PARKED_MAX: Duration = Duration::from_millis(100);
 
 /// Whom a lane leads to.
 #[derive(Clone)]
@@ -71,6 +73,9 @@ pub(super) struct Lane {
     parked: BTreeSet<PartitionId>,
     /// When the parked ones are asked for, if the stream is open.
     ask_at: Option<Instant>,
+    /// When they were asked for last, and how long is waited until the next time.
+    asked_at: Instant,
+    pause: Duration,
     /// Whether a way leads there; for the live lane to tell.
     pulse: Pulse,
     /// A stream was open to this very incarnation: it was there, at this address.
@@ -133,8 +138,23 @@ impl Lane {
         kind: Kind,
     ) -> Lane {
         let (messages, cursors, parked) = (Vec::with_capacity(DRAIN_MAX), Cursors::default(), BTreeSet::new());
-        let (ask_at, pulse, has_spoken) = (None, Pulse::default(), false);
-        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at, pulse, has_spoken }
+        let (pulse, has_spoken) = (Pulse::default(), false);
+        let (asked_at, pause) = (Instant::now(), PARKED_MIN);
+        Lane {
+            shared,
+            target,
+            inbox,
+            stop,
+            kind,
+            messages,
+            cursors,
+            parked,
+            ask_at: None,
+            asked_at,
+            pause,
+            pulse,
+            has_spoken,
+        }
     }
 
     fn name(&self) -> LaneKind {
@@ -320,6 +340,7 @@ impl Lane {
                 }
                 () = due(self.ask_at) => {
                     self.ask_at = None;
+                    (self.asked_at, self.pause) = (Instant::now(), (self.pause * 2).min(PARKED_MAX));
                     std::mem::take(&mut self.parked).into_iter().for_each(|partition| self.ask_cursor(partition));
                 }
             }
@@ -478,7 +499,11 @@ impl Lane {
     fn park(&mut self, partition: PartitionId) {
         self.cursors.remove(partition);
         self.parked.insert(partition);
-        self.ask_at = self.ask_at.or(Some(Instant::now() + UNKNOWN_PAUSE));
+        let now = Instant::now();
+        if now.duration_since(self.asked_at) > 2 * PARKED_MAX {
+            self.pause = PARKED_MIN;
+        }
+        self.ask_at = self.ask_at.or(Some(now + self.pause));
     }
 
     fn take_answers(&mut self, frame: &AnswerFrame) -> Result<(), wire::Nonsense> {

@@ -24,6 +24,7 @@ impl Replica {
     /// Proposes what the record lacks, unless a proposal is open.
     pub(super) fn consider_isr(&mut self, now: Now, out: &mut Vec<Output>) {
         self.end_handover(now);
+        self.begin_handover(now);
         let Some(proposal) = self.wanted_change(now) else { return };
         let Role::Leader(leading) = &mut self.role else { return };
         leading.pending = Some(proposal.clone());

@@ -21,6 +21,8 @@ pub(super) struct Leading {
     pub(super) pending: Option<Proposal>,
     /// The transfer of leadership that is under way (rule E9).
     pub(super) handover: Option<Handover>,
+    /// A transfer that was asked for and cannot begin yet.
+    pub(super) wish: Option<Wish>,
     /// Counts the cursors: a later one has the higher nonce.
     pub(super) nonce: u64,
     /// The live replicas that are pushed to.
@@ -37,6 +39,14 @@ pub(super) struct Handover {
     pub(super) to: Live,
     /// From here on it no longer waits for those who wait for their commit.
     pub(super) hurry_ms: u64,
+    pub(super) until_ms: u64,
+}
+
+/// A transfer of leadership that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) to: Live,
+    /// By when it is to be done.
     pub(super) until_ms: u64,
 }
 
@@ -89,6 +99,7 @@ impl Replica {
             revision,
             pending: None,
             handover: None,
+            wish: None,
             nonce: 0,
             followers: BTreeMap::new(),
             leso: self.at_end.end,

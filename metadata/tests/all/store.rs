@@ -102,6 +102,7 @@ fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> R
             wal_gen: WalGen(wal_gen),
             grpc: format!("127.0.0.1:{}", 7400 + broker),
             kafka: format!("127.0.0.1:{}", 9092 + broker),
+            kafka_listeners: std::collections::BTreeMap::new(),
             http: format!("127.0.0.1:{}", 7480 + broker),
             internal: None,
             rack: None,

@@ -97,7 +97,8 @@ async fn ten_thousand_partitions_have_leaders_after_a_death() {
 async fn register(store: &Store, broker: u32) -> Session {
     let at = |port: u32| format!("127.0.0.1:{}", port + broker);
     let wal_gen = WalGen(100 + u64::from(broker));
-    let record = SessionRecord { wal_gen, grpc: at(7400), kafka: at(9092), http: at(7480), internal: None, rack: None };
+    let (grpc, kafka, http, kafka_listeners) = (at(7400), at(9092), at(7480), BTreeMap::new());
+    let record = SessionRecord { wal_gen, grpc, kafka, kafka_listeners, http, internal: None, rack: None };
     let (broker, disk_inc, durable_lsn) = (BrokerId(broker), Incarnation(0), Lsn(0));
     let ttl = Duration::from_secs(60);
     match store.register_broker(&Registration { broker, record, disk_inc, durable_lsn, ttl }).await {
