@@ -1,103 +1,117 @@
-//! Brokers, store, bucket, network and clients of one partition, stepped by one seed. What may go wrong is drawn anew for each run.
+//! Brokers, store, bucket, network and clients, stepped by one seed. What may go wrong is drawn anew for each run.
 
-mod actions;
+pub(crate) mod actions;
+mod control;
 mod faults;
+mod office;
 mod tell;
 mod tier;
 mod wire;
 
+use crate::bucket::Bucket;
 use crate::checks::History;
 use crate::client::Client;
 use crate::etcd::Etcd;
 use crate::node::{Effect, Node};
 use crate::rng::Rng;
+use crate::wal::Wal;
+use crate::weather::Weather;
 use actions::{ACTIONS, Action, HEALTHY};
 use millpond_core::records::PartitionRecord;
-use millpond_core::replica::{Input, Now, Placed};
-use millpond_core::rules::Rules;
-use millpond_log::{BrokerId, LeaderEpoch, TimestampMs, WalGen};
-use std::collections::BTreeMap;
+use millpond_core::replica::{Input, Now};
+use millpond_core::rules::{Rule, Rules};
+use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId, Rid, TimestampMs, TopicId, WalGen};
+use std::collections::{BTreeMap, BTreeSet};
 use tell::brief;
 use wire::Msg;
 
-/// Brokers in the cluster; the partition has replicas on the first three.
-const BROKERS: u32 = 4;
-const REPLICAS: u32 = 3;
+/// Messages on the wire above which nothing new is started; and more for each partition.
+const WIRE_MAX: usize = 40;
+const WIRE_MAX_EACH: usize = 12;
 
-/// Messages on the wire above which nothing new is started.
-const WIRE_MAX: usize = 60;
+/// Clients of one partition.
+const CLIENTS: u64 = 2;
+
+pub(crate) type Checked = Result<(), String>;
+
 /// One run.
 pub(crate) struct World {
     pub(crate) rules: Rules,
-    pub(crate) rng: Rng,
+    pub(crate) weather: Weather,
+    /// Chance in what happens, in what the network does, on disks, at clients: apart, so that none shifts the others.
+    rng: Rng,
+    net: Rng,
+    media: Rng,
+    whims: Rng,
     pub(crate) now_ms: u64,
     pub(crate) etcd: Etcd,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) bucket: BTreeMap<u64, Object>,
-    pub(crate) wire: Vec<Msg>,
+    pub(crate) bucket: Bucket,
+    wire: Vec<Msg>,
+    /// What is under way for very long.
+    late: Vec<Msg>,
     pub(crate) clients: Vec<Client>,
-    pub(crate) history: History,
-    pub(crate) cut: [[bool; BROKERS as usize]; BROKERS as usize],
-    weights: Vec<u32>,
-    next_object: u64,
-    next_token: u64,
+    /// Where a reader of each partition stands.
+    readers: BTreeMap<PartitionId, Offset>,
+    pub(crate) histories: BTreeMap<PartitionId, History>,
+    /// Whose messages do not reach whom; one-way.
+    cut: BTreeSet<(usize, usize)>,
+    /// Who does not reach the store.
+    cut_off: BTreeSet<usize>,
+    next_gen: u64,
+    next_id: u64,
     tokens: BTreeMap<u64, (usize, i32)>,
-    pub(crate) wipes: u64,
+    /// How often each action had an effect, in the order of `ACTIONS`.
+    pub(crate) happened: Vec<u64>,
+    pub(crate) reads: u64,
+    /// Records committed while things went wrong.
+    pub(crate) troubled: u64,
     /// Whether to tell what happens, line by line.
     pub(crate) tell: bool,
     /// Hash of everything that happened: equal for equal seeds.
     pub(crate) trace: u64,
 }
 
-pub(crate) struct Object {
-    pub(crate) gc_epoch: u64,
-    pub(crate) batches: Vec<Placed>,
-}
-
-type Checked = Result<(), String>;
-
 impl World {
     pub(crate) fn new(seed: u64, rules: Rules) -> World {
-        let mut rng = Rng::new(seed);
-        let weights = ACTIONS
-            .iter()
-            .map(|(_, weight, fault)| match rng.below(4) {
-                0 if *fault => 0,
-                1 => weight / 2 + 1,
-                2 => weight * 2,
-                _ => *weight,
-            })
-            .collect();
-        let nodes: Vec<Node> = (0..BROKERS)
-            .map(|id| Node { id: BrokerId(id), wal_gen: WalGen(0), disk: crate::disk::Disk::default(), running: None })
-            .collect();
-        let record = PartitionRecord {
-            leader: None,
-            epoch: LeaderEpoch(0),
-            isr: nodes.iter().take(REPLICAS as usize).map(Node::rid).collect(),
-            elr: Vec::new(),
-            replicas: (0..REPLICAS).map(BrokerId).collect(),
-            adding: Vec::new(),
-            removing: Vec::new(),
-            min_isr: 2,
-            unclean_epoch: None,
+        let mut rng = Rng::part(seed, 0);
+        let weather = Weather::draw(&mut rng);
+        let node = |id| Node {
+            id: BrokerId(id),
+            disk: Wal::new(WalGen(u64::from(id) + 1)),
+            snapshot: None,
+            paused_until: 0,
+            full_until: 0,
+            running: None,
         };
+        let nodes: Vec<Node> = (0..weather.brokers).map(node).collect();
+        let records = records(&weather, &nodes);
+        let ids: Vec<PartitionId> = records.keys().copied().collect();
+        let clients = ids.iter().flat_map(|id| std::iter::repeat_n(*id, CLIENTS as usize)).enumerate();
         World {
             rules,
             rng,
+            net: Rng::part(seed, 1),
+            media: Rng::part(seed, 2),
+            whims: Rng::part(seed, 3),
             now_ms: 1_000,
-            etcd: Etcd::new(record, rules),
+            etcd: Etcd::new(records, rules),
+            next_gen: nodes.len() as u64 + 1,
             nodes,
-            bucket: BTreeMap::new(),
+            bucket: Bucket::default(),
             wire: Vec::new(),
-            clients: (0..3).map(Client::new).collect(),
-            history: History::default(),
-            cut: Default::default(),
-            weights,
-            next_object: 1,
-            next_token: 1,
+            late: Vec::new(),
+            clients: clients.map(|(id, partition)| Client::new(id as u64, partition)).collect(),
+            readers: ids.iter().map(|id| (*id, Offset(0))).collect(),
+            histories: ids.iter().map(|id| (*id, History::default())).collect(),
+            cut: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
+            next_id: 1,
             tokens: BTreeMap::new(),
-            wipes: 0,
+            happened: vec![0; ACTIONS.len()],
+            reads: 0,
+            troubled: 0,
+            weather,
             tell: false,
             trace: seed,
         }
@@ -106,131 +120,184 @@ impl World {
     /// Runs `steps` faulty steps, heals, and demands progress.
     pub(crate) fn run(&mut self, steps: u64) -> Checked {
         for node in 0..self.nodes.len() {
-            self.start(node)?;
+            self.start(node, false)?;
         }
-        let total: u32 = self.weights.iter().sum();
         for _ in 0..steps {
-            let mut draw = u32::try_from(self.rng.below(total as usize)).expect("weights are small");
-            let mut at = 0;
-            while draw >= self.weights[at] {
-                draw -= self.weights[at];
-                at += 1;
-            }
-            let action = if self.wire.len() > WIRE_MAX { Action::Deliver } else { ACTIONS[at].0 };
+            let drawn = self.weather.next(&mut self.rng);
+            let action = if self.wire_is_full() { Action::Deliver } else { drawn };
             self.act(action, true)?;
         }
         self.heal()
     }
 
-    /// Liveness (L1 to L4, L6): when faults stop, a leader is there, writes commit, the ISR is whole and the tail is tiered.
+    fn wire_is_full(&self) -> bool {
+        self.wire.len() > WIRE_MAX + WIRE_MAX_EACH * self.histories.len()
+    }
+
+    /// Liveness (L1 to L4, L6, L7): when faults stop, leaders are there, writes commit, every ISR is whole, tails are tiered, moves end.
     fn heal(&mut self) -> Checked {
-        self.cut = Default::default();
-        let electable = self.electable().next().is_some();
+        self.wire.append(&mut self.late);
+        self.cut.clear();
+        self.cut_off.clear();
         for node in 0..self.nodes.len() {
-            // An upload whose answer was lost is given up in time.
-            if let Some(running) = &mut self.nodes[node].running {
-                running.upload = None;
-            }
-            if self.nodes[node].running.is_none() {
-                self.start(node)?;
-            }
+            (self.nodes[node].paused_until, self.nodes[node].full_until) = (0, 0);
+            self.etcd.drain(self.nodes[node].id, false);
         }
+        let hopeless = self.partitions().into_iter().find(|partition| self.electable(*partition).next().is_none());
         self.clients.iter_mut().for_each(Client::resume);
-        let goal = self.history.end().0 + 6;
-        for step in 0..20_000 {
-            let action =
-                if self.wire.len() > WIRE_MAX { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
+        self.troubled = self.histories.values().map(|history| history.end().0).sum();
+        let goals: BTreeMap<PartitionId, Offset> =
+            self.histories.iter().map(|(id, history)| (*id, history.end().plus(6))).collect();
+        for step in 0..30_000 {
+            if step % 1_500 == 0 {
+                self.reconnect_all()?;
+            }
+            let action = if self.wire_is_full() { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
             self.act(action, false)?;
-            if step % 2_000 == 0 {
-                // Sessions that were ended are noticed, and what was lost on the way by the end of its connection.
-                for node in 0..self.nodes.len() {
-                    if !self.etcd.sessions.contains_key(&self.nodes[node].id) {
-                        self.register(node)?;
-                    }
-                    for to in 0..self.nodes.len() {
-                        self.step(node, Input::Reconnected(self.nodes[to].id))?;
-                    }
-                }
-            }
-            let whole = self.etcd.record.isr.len() == REPLICAS as usize;
-            if self.history.end().0 >= goal && whole && self.etcd.manifest.at_end.end.0 >= goal - 6 {
-                return self.check_acknowledged();
+            if step % 50 == 49 && goals.iter().all(|(id, goal)| self.lacks(*id, *goal).is_none()) {
+                self.check_acknowledged()?;
+                return self.collect_all();
             }
         }
-        if !electable {
-            return Err("unavailable: no electable replica is left".to_owned());
+        if let Some(partition) = hopeless {
+            return Err(format!("unavailable: no electable replica of {partition} is left"));
         }
-        let record = &self.etcd.record;
+        let lacking = goals.iter().find_map(|(id, goal)| Some((id, goal, self.lacks(*id, *goal)?)));
+        let (id, goal, demand) = lacking.expect("a partition lacks something");
         Err(format!(
-            "L1-L6 no progress after healing: committed {} of {goal}, tiered {}, {record:?}",
-            self.history.end(),
-            self.etcd.manifest.at_end.end
+            "{demand}: what {id} lacks after healing: committed {} of {goal}, tiered {}, {:?}",
+            self.history(*id).end(),
+            self.etcd.roots[id].0.tiered_end,
+            self.etcd.record(*id)
         ))
     }
+
+    /// What a partition lacks of what it should be once nothing goes wrong any more.
+    fn lacks(&self, partition: PartitionId, goal: Offset) -> Option<&'static str> {
+        let record = self.etcd.record(partition);
+        let wanted = self.etcd.look().min_isr.get(&partition);
+        let answered = self.clients.iter().filter(|client| client.partition == partition).all(Client::is_done);
+        let demands = [
+            (!self.etcd.look().vacant(partition), "L1 a leader"),
+            (record.isr.len() == record.replicas.len(), "L2 a whole ISR"),
+            (record.adding.is_empty() && record.removing.is_empty(), "L2 the end of a move"),
+            (answered && self.history(partition).end() >= goal, "L3 commits"),
+            (self.etcd.roots[&partition].0.tiered_end.plus(6) >= goal, "L6 uploads"),
+            (wanted.is_none_or(|wanted| *wanted == record.min_isr), "I7 the least ISR that is wanted"),
+        ];
+        demands.into_iter().find(|(met, _)| !met).map(|(_, demand)| demand)
+    }
+
     pub(crate) fn note(&mut self, what: u64) {
         self.trace = (self.trace.rotate_left(5) ^ what).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    fn index(&self, broker: BrokerId) -> usize {
-        self.nodes.iter().position(|node| node.id == broker).expect("every broker is a node")
+    pub(crate) fn partitions(&self) -> Vec<PartitionId> {
+        self.histories.keys().copied().collect()
     }
 
-    pub(crate) fn step(&mut self, node: usize, input: Input) -> Checked {
-        if self.tell && self.nodes[node].running.is_some() {
-            println!("{:>8}   broker {node} {}", self.now_ms, brief(&input));
+    fn index(&self, broker: BrokerId) -> usize {
+        broker.0 as usize
+    }
+
+    fn is_paused(&self, node: usize) -> bool {
+        self.nodes[node].paused_until > self.now_ms
+    }
+
+    pub(crate) fn step(&mut self, node: usize, partition: PartitionId, input: Input) -> Checked {
+        if self.tell && self.nodes[node].slot(partition).is_some() {
+            println!("{:>8}   broker {node} {} {}", self.now_ms, partition.index, brief(&input));
         }
         let now = Now { wall: TimestampMs(i64::try_from(self.now_ms).expect("small")), mono_ms: self.now_ms };
-        let (effects, trims) = self.nodes[node].step(now, input);
-        self.expose(node)?;
-        for to in trims {
-            let tiered_end = self.etcd.manifest.at_end.end;
-            if to > tiered_end {
-                return Err(format!("S9 broker {} trims to {to}, tiered is {tiered_end}", self.nodes[node].id));
+        let effects = self.nodes[node].step(now, partition, input);
+        self.expose(node, partition)?;
+        if let Some(slot) = self.nodes[node].slot(partition) {
+            let visible = slot.replica.visible();
+            if self.tell {
+                println!("{:>8}     -> {visible:?} durable {}", self.now_ms, slot.replica.durable());
             }
-            self.nodes[node].trim(to);
-        }
-        if self.tell
-            && let Some(running) = &self.nodes[node].running
-        {
-            let visible = running.replica.visible();
-            println!(
-                "{:>8}     -> epoch {} leads {} hw {} end {} durable {} tiered {}",
-                self.now_ms,
-                visible.epoch,
-                visible.leads,
-                visible.hw,
-                visible.end,
-                running.replica.durable(),
-                visible.tiered_end
-            );
-        }
-        if let Some(running) = &self.nodes[node].running {
-            let visible = running.replica.visible();
             self.note(visible.hw.0 ^ visible.end.0 << 16 ^ u64::from(visible.epoch.0) << 32);
         }
         for effect in effects {
-            match effect {
-                Effect::Answer { token, result } => {
-                    let (client, sequence) = self.tokens.remove(&token.0).expect("a token is answered once");
-                    if self.tell && self.check_answer(client, sequence, &result).is_err() {
-                        let log = &self.nodes[node].running.as_ref().expect("it answered").log;
-                        for placed in &log.batches {
-                            println!(
-                                "holds {}..{} {:?}",
-                                placed.batch.base_offset(),
-                                placed.batch.end_offset(),
-                                placed.batch.producer()
-                            );
-                        }
-                    }
-                    self.check_answer(client, sequence, &result)?;
-                    self.wire.push(Msg::Answer { client, sequence, result });
-                }
-                Effect::Reply { to, reply } => self.wire.push(Msg::Reply { to, reply }),
-                Effect::Propose { from, proposal } => self.wire.push(Msg::Propose { from, proposal }),
-                Effect::Fault(fault) => return Err(format!("broker {}: {fault}", self.nodes[node].id)),
-            }
+            self.carry_out(node, partition, effect)?;
         }
         Ok(())
     }
+
+    fn carry_out(&mut self, node: usize, partition: PartitionId, effect: Effect) -> Checked {
+        match effect {
+            Effect::Answer { token, result } => {
+                let (client, sequence) = self.tokens.remove(&token.0).expect("a token is answered once");
+                self.check_answer(client, sequence, &result)?;
+                self.wire.push(Msg::Answer { client, sequence, result });
+            }
+            Effect::Reply { to, reply } => {
+                if let millpond_core::replica::Said::Matched { .. } = reply.said {
+                    let history = self.histories.get_mut(&partition).expect("every partition has a history");
+                    history.note_acknowledged_in(reply.rid, reply.epoch);
+                }
+                self.wire.push(Msg::Reply { to, partition, reply });
+            }
+            Effect::Propose(proposal) => self.propose(node, partition, &proposal),
+            Effect::Trim(to) => {
+                let tiered_end = self.etcd.roots[&partition].0.tiered_end;
+                if to > tiered_end {
+                    let id = self.nodes[node].id;
+                    return Err(format!("S9 broker {id} trims {partition} to {to}, tiered is {tiered_end}"));
+                }
+                self.nodes[node].trim(partition, to);
+            }
+            Effect::Fault(fault) => return Err(format!("broker {}: {partition}: {fault}", self.nodes[node].id)),
+        }
+        Ok(())
+    }
+
+    /// Electable replicas whose disk is there.
+    fn electable(&self, partition: PartitionId) -> impl Iterator<Item = Rid> {
+        let record = self.etcd.record(partition);
+        let there = |rid: &Rid| self.nodes.iter().any(|node| node.rid() == *rid && node.is_sound());
+        record.isr.iter().chain(&record.elr).copied().filter(there)
+    }
+
+    /// Whether a disk may be lost within what is promised: of every partition that it may lead another such copy is left.
+    fn may_lose(&self, node: usize) -> bool {
+        let rid = self.nodes[node].rid();
+        self.partitions().into_iter().all(|partition| {
+            let electable: Vec<Rid> = self.electable(partition).collect();
+            !electable.contains(&rid) || electable.len() > 1
+        })
+    }
+
+    fn fresh_gen(&mut self) -> WalGen {
+        self.next_gen += 1;
+        WalGen(self.next_gen)
+    }
+
+    fn upholds(&self, rule: Rule) -> bool {
+        self.rules.uphold(rule)
+    }
+}
+
+/// The records of new topics, with replicas spread over the brokers.
+fn records(weather: &Weather, nodes: &[Node]) -> BTreeMap<PartitionId, PartitionRecord> {
+    let mut records = BTreeMap::new();
+    for (topic, plan) in weather.topics.iter().enumerate() {
+        for index in 0..plan.partitions {
+            let first = records.len();
+            let brokers = (0..plan.replicas as usize).map(|place| &nodes[(first + place) % nodes.len()]);
+            let record = PartitionRecord {
+                leader: None,
+                epoch: LeaderEpoch(0),
+                isr: brokers.clone().map(Node::rid).collect(),
+                elr: Vec::new(),
+                replicas: brokers.map(|node| node.id).collect(),
+                adding: Vec::new(),
+                removing: Vec::new(),
+                min_isr: plan.min_isr,
+                unclean_epoch: None,
+            };
+            records.insert(PartitionId { topic: TopicId(topic as u128 + 1), index }, record);
+        }
+    }
+    records
 }

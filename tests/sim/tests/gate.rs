@@ -1,7 +1,7 @@
 //! The simulation finds nothing with all rules upheld, and finds each rule that is taken away: this tells that the checks check.
 
 use millpond_core::rules::{Rule, Rules};
-use millpond_sim::run;
+use millpond_sim::{Run, STEPS};
 
 /// Seeds that are run every time.
 const SEEDS: u64 = 300;
@@ -21,12 +21,16 @@ const DEFENCE_IN_DEPTH: [Rule; 4] = [
     Rule::TierCompare,
 ];
 
+fn run(seed: u64, rules: Rules) -> Run {
+    millpond_sim::run(seed, rules, STEPS, false)
+}
+
 #[test]
 fn no_seed_breaks_an_invariant() {
     // `tests/run` names a few seeds that are new each time, so that the set does not grow stale; a failing one prints itself.
     let fresh = std::env::var("SIM_FROM").map_or(1_000_000, |from| from.parse().expect("SIM_FROM is a number"));
     for seed in (1..=SEEDS).chain(fresh..fresh + 20) {
-        let run = run(seed, Rules::ALL, false);
+        let run = run(seed, Rules::ALL);
         assert_eq!(run.violation, None, "SEED={seed}; `tests/sim/run --tell {seed}` tells its story");
     }
 }
@@ -34,16 +38,16 @@ fn no_seed_breaks_an_invariant() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 1..20 {
-        assert_eq!(run(seed, Rules::ALL, false), run(seed, Rules::ALL, false));
+        assert_eq!(run(seed, Rules::ALL), run(seed, Rules::ALL));
     }
-    assert_ne!(run(1, Rules::ALL, false).trace, run(2, Rules::ALL, false).trace);
+    assert_ne!(run(1, Rules::ALL).trace, run(2, Rules::ALL).trace);
 }
 
 #[test]
 fn every_rule_that_is_taken_away_is_missed() {
     // Assertions of the code under test are expected here, and not worth a backtrace each.
     std::panic::set_hook(Box::new(|_| {}));
-    let missed = |rule: &Rule| (1..=GATE_SEEDS).any(|seed| run(seed, Rules::without(*rule), false).violation.is_some());
+    let missed = |rule: &Rule| (1..=GATE_SEEDS).any(|seed| run(seed, Rules::without(*rule)).violation.is_some());
     let gated = Rule::ALL.iter().filter(|rule| !DEFENCE_IN_DEPTH.contains(rule));
     let unnoticed: Vec<&Rule> = gated.filter(|rule| !missed(rule)).collect();
     drop(std::panic::take_hook());

@@ -1,112 +1,187 @@
 //! What travels between brokers, store, bucket and clients, and what the network does to it.
 
-use super::{Checked, Object, World};
-use crate::etcd::TierCommit;
+use super::{Checked, World};
+use crate::etcd::{Image, Txn};
+use bytes::Bytes;
 use millpond_core::replica::{
-    Acks, Appended, Assignment, Input, Live, Placed, Proposal, Push, PushReply, Refusal, Token,
+    Acks, Appended, Assignment, Input, Live, Proposal, Push, PushReply, Refusal, Token, Transfer,
 };
-use millpond_log::{Batch, BrokerId, TimestampMs};
+use millpond_core::tiering::Outcome;
+use millpond_log::object_key::ObjectKey;
+use millpond_log::{Batch, BrokerId, PartitionId, TimestampMs};
+use std::rc::Rc;
 
-/// What travels. Every message may be late, and those between brokers and clients lost, repeated or reordered.
+/// What travels. Every message may be late, lost, repeated or reordered, as its kind allows.
 // A few dozen exist at a time; their size does not matter.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
-pub(crate) enum Msg {
-    View { to: BrokerId, at: u64, assignment: Assignment },
-    Push { to: BrokerId, push: Push },
-    Reply { to: BrokerId, reply: PushReply },
-    Propose { from: Live, proposal: Proposal },
-    Proposed { to: Live, proposal: Proposal, written: bool, at: u64, after: Assignment },
-    Control { seen: Assignment },
-    Put { from: Live, object: u64, gc_epoch: u64, batches: Vec<Placed> },
-    PutDone { to: Live, object: u64 },
-    Tier { commit: Box<TierCommit> },
-    TierDone { to: Live, object: u64 },
-    Delete { object: u64 },
-    Produce { to: BrokerId, client: usize, batch: Batch },
-    Answer { client: usize, sequence: i32, result: Result<Appended, Refusal> },
+pub(super) enum Msg {
+    Watch {
+        to: BrokerId,
+        image: Rc<Image>,
+    },
+    Push {
+        to: BrokerId,
+        partition: PartitionId,
+        push: Push,
+    },
+    Reply {
+        to: BrokerId,
+        partition: PartitionId,
+        reply: PushReply,
+    },
+    /// A transaction on its way to the store, and its answer with what the partition's record is then.
+    Txn {
+        id: u64,
+        from: Live,
+        txn: Rc<Txn>,
+    },
+    Done {
+        id: u64,
+        to: Live,
+        txn: Rc<Txn>,
+        outcome: Outcome,
+        after: Option<Assignment>,
+    },
+    Wish {
+        to: BrokerId,
+        partition: PartitionId,
+        wish: Transfer,
+    },
+    Put {
+        from: Live,
+        partition: PartitionId,
+        key: ObjectKey,
+        bytes: Bytes,
+    },
+    /// What the bucket says that it keeps; `None` for an error.
+    PutDone {
+        to: Live,
+        partition: PartitionId,
+        key: ObjectKey,
+        kept: Option<(usize, u32)>,
+    },
+    Delete {
+        key: ObjectKey,
+    },
+    Produce {
+        to: BrokerId,
+        client: usize,
+        batch: Batch,
+    },
+    Answer {
+        client: usize,
+        sequence: i32,
+        result: Result<Appended, Refusal>,
+    },
 }
 
 /// The connection a message of the replication travels on.
 fn way(message: &Msg) -> Option<(bool, BrokerId, BrokerId)> {
     match message {
-        Msg::Push { to, push } => Some((true, push.head.leader.rid.broker, *to)),
-        Msg::Reply { to, reply } => Some((false, reply.rid.broker, *to)),
+        Msg::Push { to, push, .. } => Some((true, push.head.leader.rid.broker, *to)),
+        Msg::Reply { to, reply, .. } => Some((false, reply.rid.broker, *to)),
         _ => None,
     }
 }
 
 impl World {
-    pub(super) fn deliver_one(&mut self, faults: bool) -> Checked {
-        if self.wire.is_empty() {
-            return Ok(());
+    /// Something arrives, or is lost.
+    pub(super) fn deliver_one(&mut self, faults: bool) -> Result<bool, String> {
+        if faults && !self.late.is_empty() && self.net.per_mille(15) {
+            let at = self.net.below(self.late.len());
+            let message = self.late.swap_remove(at);
+            self.deliver(message, faults)?;
+            return Ok(true);
         }
-        let mut at = self.rng.below(self.wire.len());
+        if self.wire.is_empty() {
+            return Ok(false);
+        }
+        // What was sent first mostly arrives first; a healthy network keeps the order of everything.
+        let mut at = match faults {
+            true => self.net.below(self.wire.len()).min(self.net.below(self.wire.len())).min(self.net.below(8)),
+            false => 0,
+        };
         // A connection keeps its order; a new one may overtake what is left of the old.
-        if (!faults || self.rng.per_mille(900))
+        if (!faults || !self.net.per_mille(self.weather.overtaking))
             && let Some(way) = way(&self.wire[at])
         {
             at = self.wire.iter().position(|other| self::way(other) == Some(way)).expect("it is on the wire itself");
         }
+        // A paused broker takes nothing in; what was sent to it waits.
+        if self.receiver(&self.wire[at]).is_some_and(|node| self.is_paused(node)) {
+            let waits = self.wire.remove(at);
+            self.wire.push(waits);
+            return Ok(false);
+        }
         let message = self.wire.remove(at);
-        if faults && self.lossy(&message) {
-            match self.rng.below(100) {
-                0..4 => return Ok(()),
-                4..8 => self.wire.push(message.clone()),
-                _ => {}
+        if faults && self.net.per_mille(self.weather.late) {
+            self.late.push(message);
+            return Ok(true);
+        }
+        // Requests of the bucket are sent once for each sending, and have failures of their own.
+        if faults && !matches!(message, Msg::Delete { .. } | Msg::Put { .. }) {
+            if self.net.per_mille(self.weather.lost) {
+                return Ok(true);
+            }
+            if self.net.per_mille(self.weather.doubled) {
+                self.wire.push(message.clone());
             }
         }
-        self.deliver(message)
+        self.deliver(message, faults)?;
+        Ok(true)
     }
 
-    /// Whether the network may lose or repeat a message. A store's request is sent once for each sending, and may be lost too.
-    pub(super) fn lossy(&self, message: &Msg) -> bool {
-        !matches!(message, Msg::Delete { .. } | Msg::Put { .. } | Msg::Tier { .. })
+    /// The broker a message is for.
+    fn receiver(&self, message: &Msg) -> Option<usize> {
+        let broker = match message {
+            Msg::Watch { to, .. }
+            | Msg::Push { to, .. }
+            | Msg::Reply { to, .. }
+            | Msg::Wish { to, .. }
+            | Msg::Produce { to, .. } => *to,
+            Msg::Done { to, .. } | Msg::PutDone { to, .. } => to.rid.broker,
+            Msg::Txn { .. } | Msg::Put { .. } | Msg::Delete { .. } | Msg::Answer { .. } => return None,
+        };
+        Some(self.index(broker))
     }
 
-    pub(super) fn deliver(&mut self, message: Msg) -> Checked {
+    fn deliver(&mut self, message: Msg, faults: bool) -> Checked {
         match message {
-            Msg::View { to, at, assignment } => self.see(self.index(to), at, assignment),
-            Msg::Push { to, push } => {
+            Msg::Watch { to, image } => {
+                let node = self.index(to);
+                if self.cut_off.contains(&node) { Ok(()) } else { self.see(node, image) }
+            }
+            Msg::Push { to, partition, push } => {
                 let (from, to) = (self.index(push.head.leader.rid.broker), self.index(to));
-                if self.cut[from][to] { Ok(()) } else { self.step(to, Input::Push(push)) }
-            }
-            Msg::Reply { to, reply } => {
-                let (from, to) = (self.index(reply.rid.broker), self.index(to));
-                if self.cut[from][to] { Ok(()) } else { self.step(to, Input::Reply(reply)) }
-            }
-            Msg::Propose { from, proposal } => {
-                let written = self.etcd.propose(&from, &proposal);
-                let after = self.etcd.assignment();
-                self.wire.push(Msg::Proposed { to: from, proposal, written, at: self.etcd.revision, after });
-                Ok(())
-            }
-            Msg::Proposed { to, proposal, written, at, after } => {
-                let Some(node) = self.running_as(&to) else { return Ok(()) };
-                self.see(node, at, after)?;
-                self.proposed(node, &proposal, written)
-            }
-            Msg::Control { seen } => {
-                self.etcd.control(&seen);
-                Ok(())
-            }
-            Msg::Put { from, object, gc_epoch, batches } => {
-                self.bucket.insert(object, Object { gc_epoch, batches });
-                self.wire.push(Msg::PutDone { to: from, object });
-                Ok(())
-            }
-            Msg::PutDone { to, object } => self.stored(to, object),
-            Msg::Tier { commit } => {
-                let written = self.etcd.tier(&commit);
-                if written {
-                    self.check_tiered()?;
+                // A full disk takes no batches: the stream stands still until there is room (rule W7).
+                let refused = !push.batches.is_empty() && self.nodes[to].full_until > self.now_ms;
+                if refused || self.cut.contains(&(from, to)) {
+                    return Ok(());
                 }
-                self.wire.push(Msg::TierDone { to: commit.leader, object: commit.entry.object });
+                self.step(to, partition, Input::Push(push))
+            }
+            Msg::Reply { to, partition, reply } => {
+                let (from, to) = (self.index(reply.rid.broker), self.index(to));
+                if self.cut.contains(&(from, to)) { Ok(()) } else { self.step(to, partition, Input::Reply(reply)) }
+            }
+            Msg::Txn { id, from, txn } => self.run_txn(id, from, txn),
+            Msg::Done { id, to, txn, outcome, after } => {
+                let node = self.index(to.rid.broker);
+                let answers = self.nodes[node].live() == Some(to) && !self.cut_off.contains(&node);
+                if answers { self.txn_done(node, id, &txn, outcome, after) } else { Ok(()) }
+            }
+            Msg::Wish { to, partition, wish } => self.step(self.index(to), partition, Input::Transfer(wish)),
+            Msg::Put { from, partition, key, bytes } => {
+                self.put(from, partition, key, &bytes, faults);
                 Ok(())
             }
-            Msg::TierDone { to, object } => self.tier_done(to, object),
-            Msg::Delete { object } => {
-                self.bucket.remove(&object);
+            Msg::PutDone { to, partition, key, kept } => {
+                let node = self.index(to.rid.broker);
+                if self.nodes[node].live() == Some(to) { self.put_done(node, partition, key, kept) } else { Ok(()) }
+            }
+            Msg::Delete { key } => {
+                self.bucket.0.remove(&key);
                 Ok(())
             }
             Msg::Produce { to, client, batch } => self.admit(to, client, batch),
@@ -117,43 +192,88 @@ impl World {
         }
     }
 
-    pub(super) fn running_as(&self, live: &Live) -> Option<usize> {
-        let node = self.index(live.rid.broker);
-        let running = self.nodes[node].running.as_ref()?;
-        (running.inc == Some(live.inc) && self.nodes[node].wal_gen == live.rid.wal_gen).then_some(node)
+    /// Sends a transaction, if the store can be reached.
+    pub(super) fn send_txn(&mut self, node: usize, txn: Rc<Txn>) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        if let Some(from) = self.nodes[node].live()
+            && !self.cut_off.contains(&node)
+        {
+            self.wire.push(Msg::Txn { id, from, txn });
+        }
+        id
     }
 
-    /// What a broker knows of the store never goes back (rule Z2).
-    pub(super) fn see(&mut self, node: usize, at: u64, assignment: Assignment) -> Checked {
-        let Some(running) = &mut self.nodes[node].running else { return Ok(()) };
-        if at < running.seen {
-            return Ok(());
+    fn run_txn(&mut self, id: u64, from: Live, txn: Rc<Txn>) -> Checked {
+        let partition = match &*txn {
+            Txn::Control { .. } => None,
+            Txn::Record { partition, .. } => Some(*partition),
+            Txn::Tier(change) => Some(change.partition),
+        };
+        let before = partition.map(|partition| self.etcd.roots[&partition].0.clone());
+        let outcome = self.etcd.run(&from, &txn)?;
+        if self.tell {
+            println!("{:>8}   store: {txn:?} of {from:?}: {outcome:?}", self.now_ms);
         }
-        running.seen = at;
-        self.step(node, Input::Assigned(assignment))
-    }
-
-    pub(super) fn proposed(&mut self, node: usize, proposal: &Proposal, written: bool) -> Checked {
-        let running = self.nodes[node].running.as_mut().expect("it runs");
-        if running.proposal.as_ref() == Some(proposal) {
-            running.proposal = None;
-            if !written {
-                return self.step(node, Input::ProposalFailed { base: proposal.base });
-            }
+        if let (Txn::Tier(_), Some(partition), Some(before)) = (&*txn, partition, before) {
+            self.check_tiered(partition, &before)?;
         }
+        let after = partition.and_then(|partition| self.etcd.look().assignment(partition));
+        self.wire.push(Msg::Done { id, to: from, txn, outcome, after });
         Ok(())
     }
 
-    pub(super) fn admit(&mut self, to: BrokerId, client: usize, batch: Batch) -> Checked {
-        let node = self.index(to);
-        if self.nodes[node].running.is_none() {
+    /// What a leader wants changed in its partition's record.
+    pub(super) fn propose(&mut self, node: usize, partition: PartitionId, proposal: &Proposal) {
+        self.send_txn(node, Rc::new(Txn::of(partition, proposal)));
+    }
+
+    fn txn_done(&mut self, node: usize, id: u64, txn: &Txn, outcome: Outcome, after: Option<Assignment>) -> Checked {
+        match txn {
+            Txn::Control { .. } => {
+                self.took_control(node, outcome);
+                Ok(())
+            }
+            Txn::Record { partition, base, next, .. } => {
+                self.record_written(node, *partition, next, outcome);
+                let slot = self.nodes[node].slot_mut(*partition);
+                let proposed = slot.as_ref().and_then(|slot| slot.proposal.as_ref());
+                if !proposed.is_some_and(|proposal| proposal.base == *base && proposal.record == *next) {
+                    return Ok(());
+                }
+                // The session is gone, and this office with it.
+                if outcome == Outcome::Fenced {
+                    return Ok(());
+                }
+                if let Some(slot) = slot {
+                    slot.proposal = None;
+                }
+                // What holds now is told first, with who is alive as far as is known here; then what never will.
+                if let Some(after) = after {
+                    let running = self.nodes[node].running.as_ref().expect("it answers");
+                    let live = running.image.live(&after.record);
+                    self.step(node, *partition, Input::Assigned(Assignment { live, ..after }))?;
+                }
+                if matches!(outcome, Outcome::Committed(_)) {
+                    return Ok(());
+                }
+                self.step(node, *partition, Input::ProposalFailed { base: *base })
+            }
+            Txn::Tier(change) => self.tier_done(node, id, change.partition, outcome),
+        }
+    }
+
+    fn admit(&mut self, to: BrokerId, client: usize, batch: Batch) -> Checked {
+        let (node, partition) = (self.index(to), self.clients[client].partition);
+        // A full disk refuses before an offset is given out (rule W7); the client tries again.
+        if self.nodes[node].slot(partition).is_none() || self.nodes[node].full_until > self.now_ms {
             return Ok(());
         }
-        let token = Token(self.next_token);
-        self.next_token += 1;
-        let sequence = batch.producer().map_or(-1, |stamp| stamp.base_sequence);
+        let token = Token(self.next_id);
+        self.next_id += 1;
+        let sequence = batch.producer().expect("every batch has a producer").base_sequence;
         self.tokens.insert(token.0, (client, sequence));
-        let acks = if sequence < 0 { Acks::Leader } else { Acks::All };
-        self.step(node, Input::Produce { token, batch, latest: TimestampMs(1), acks })
+        let acks = Acks::All;
+        self.step(node, partition, Input::Produce { token, batch, latest: TimestampMs(1), acks })
     }
 }
