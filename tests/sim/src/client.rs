@@ -44,12 +44,13 @@ impl Client {
         self.unacked.is_empty()
     }
 
-    /// What to send now: everything unacknowledged, oldest first, and perhaps one batch more.
-    pub(crate) fn batches(&mut self, rng: &mut Rng) -> Vec<Batch> {
+    /// What to send now: everything unacknowledged, oldest first, and perhaps one batch more, unless nothing fresh is wanted.
+    pub(crate) fn batches(&mut self, rng: &mut Rng, fresh: bool) -> Vec<Batch> {
         // As a broker remembers the newest five batches, the oldest unacknowledged one has to be among them.
         let oldest = self.unacked.first_key_value().map_or(self.next_sequence, |(sequence, _)| *sequence);
         let since = self.unacked.len() + self.acked.range(oldest..).count();
-        if since < IN_FLIGHT_MAX && self.next_sequence < self.records_max && (since == 0 || rng.per_mille(600)) {
+        if fresh && since < IN_FLIGHT_MAX && self.next_sequence < self.records_max && (since == 0 || rng.per_mille(600))
+        {
             let count = 1 + u32::try_from(rng.below(3)).expect("small");
             self.unacked.insert(self.next_sequence, count);
             self.next_sequence += i32::try_from(count).expect("small");

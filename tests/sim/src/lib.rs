@@ -58,6 +58,7 @@ pub fn run(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
     let mut named = vec![
         ("acknowledged".to_owned(), world.acknowledged() as u64),
         ("committed_in_trouble".to_owned(), world.troubled),
+        ("steps".to_owned(), world.steps),
         ("read".to_owned(), world.reads),
         ("elections".to_owned(), counts.elections),
         ("transfers".to_owned(), counts.transfers),

@@ -130,7 +130,7 @@ impl Wal {
         for group in self.groups.iter_mut().filter(|group| !group.durable && which(group)) {
             group.durable = true;
             for frame in &group.frames {
-                self.synced.entry(frame.partition).or_default().apply(&frame.record);
+                take(&mut self.synced, frame);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Wal {
             }
             self.freed_lsn = oldest.last_lsn();
             for frame in self.groups.pop_front().into_iter().flat_map(|group| group.frames) {
-                self.base.entry(frame.partition).or_default().apply(&frame.record);
+                take(&mut self.base, &frame);
             }
         }
     }
@@ -222,7 +222,7 @@ impl Wal {
             }
             let good = group.frames.iter().filter(|frame| !frame.bad);
             for frame in good.filter(|frame| !broken.contains(&frame.partition)) {
-                logs.entry(frame.partition).or_default().apply(&frame.record);
+                take(&mut logs, frame);
             }
         }
         self.next_lsn = self.end_lsn() + 1;
@@ -242,7 +242,7 @@ impl Wal {
         }
         self.synced = self.base.clone();
         for frame in self.groups.iter().take_while(|group| group.durable).flat_map(|group| &group.frames) {
-            self.synced.entry(frame.partition).or_default().apply(&frame.record);
+            take(&mut self.synced, frame);
         }
         Found { logs, damage }
     }
@@ -257,5 +257,14 @@ impl Wal {
     /// Newest frame there is, or was.
     fn end_lsn(&self) -> u64 {
         self.groups.back().map_or(self.freed_lsn, Group::last_lsn)
+    }
+}
+
+/// Adds a frame to what its partition's log adds up to.
+fn take(logs: &mut BTreeMap<PartitionId, Log>, frame: &Frame) {
+    if matches!(frame.record, Record::Drop) {
+        logs.remove(&frame.partition);
+    } else {
+        logs.entry(frame.partition).or_default().apply(&frame.record);
     }
 }

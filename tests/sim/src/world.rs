@@ -66,6 +66,9 @@ pub(crate) struct World {
     pub(crate) reads: u64,
     /// Records committed while things went wrong.
     pub(crate) troubled: u64,
+    pub(crate) steps: u64,
+    /// How far each log has to come, once nothing goes wrong any more.
+    goals: BTreeMap<PartitionId, Offset>,
     /// Whether to tell what happens, line by line.
     pub(crate) tell: bool,
     /// Hash of everything that happened: equal for equal seeds.
@@ -111,6 +114,8 @@ impl World {
             happened: vec![0; ACTIONS.len()],
             reads: 0,
             troubled: 0,
+            steps: 0,
+            goals: BTreeMap::new(),
             weather,
             tell: false,
             trace: seed,
@@ -146,15 +151,14 @@ impl World {
         let hopeless = self.partitions().into_iter().find(|partition| self.electable(*partition).next().is_none());
         self.clients.iter_mut().for_each(Client::resume);
         self.troubled = self.histories.values().map(|history| history.end().0).sum();
-        let goals: BTreeMap<PartitionId, Offset> =
-            self.histories.iter().map(|(id, history)| (*id, history.end().plus(6))).collect();
+        self.goals = self.histories.iter().map(|(id, history)| (*id, history.end().plus(6))).collect();
         for step in 0..30_000 {
             if step % 1_500 == 0 {
                 self.reconnect_all()?;
             }
             let action = if self.wire_is_full() { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
             self.act(action, false)?;
-            if step % 50 == 49 && goals.iter().all(|(id, goal)| self.lacks(*id, *goal).is_none()) {
+            if step % 50 == 49 && self.goals.iter().all(|(id, goal)| self.lacks(*id, *goal).is_none()) {
                 self.check_acknowledged()?;
                 return self.collect_all();
             }
@@ -162,7 +166,7 @@ impl World {
         if let Some(partition) = hopeless {
             return Err(format!("unavailable: no electable replica of {partition} is left"));
         }
-        let lacking = goals.iter().find_map(|(id, goal)| Some((id, goal, self.lacks(*id, *goal)?)));
+        let lacking = self.goals.iter().find_map(|(id, goal)| Some((id, goal, self.lacks(*id, *goal)?)));
         let (id, goal, demand) = lacking.expect("a partition lacks something");
         Err(format!(
             "{demand}: what {id} lacks after healing: committed {} of {goal}, tiered {}, {:?}",

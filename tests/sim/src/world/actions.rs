@@ -56,16 +56,16 @@ pub(crate) enum Action {
 
 /// The usual weight of each, and whether it is a fault, or an order of somebody, which a run may go without. In the enum's order.
 pub(crate) const ACTIONS: [(Action, u32, bool); 42] = [
-    (Action::Deliver, 250, false),
-    (Action::Produce, 30, false),
+    (Action::Deliver, 360, false),
+    (Action::Produce, 24, false),
     (Action::Sync, 70, false),
     (Action::Push, 70, false),
     (Action::Rebuild, 20, false),
     (Action::Resend, 8, false),
     (Action::Reconnect, 8, false),
     (Action::Tick, 20, false),
-    (Action::Watch, 18, false),
-    (Action::Control, 16, false),
+    (Action::Watch, 40, false),
+    (Action::Control, 24, false),
     (Action::Elect, 4, false),
     (Action::NoteHw, 6, false),
     (Action::Mark, 4, false),
@@ -133,7 +133,8 @@ pub(super) const HEALTHY: [Action; 26] = [
 impl World {
     /// One thing happens, to one broker drawn for it.
     pub(super) fn act(&mut self, action: Action, faults: bool) -> Checked {
-        self.now_ms += self.rng.below(12) as u64;
+        self.now_ms += self.rng.below(8) as u64;
+        self.steps += 1;
         let concerned = self.concerned(action);
         let node = match concerned.len() {
             0 => self.rng.below(self.nodes.len()),
@@ -147,7 +148,7 @@ impl World {
         self.keep_alive()?;
         let happened = match action {
             _ if self.is_paused(node) && acts_by_itself(action) => false,
-            Action::Deliver => self.deliver_one(faults)?,
+            Action::Deliver => self.deliver_some(faults)?,
             Action::Produce => self.produce(faults),
             Action::Sync => self.sync(node)?,
             Action::Push => self.push()?,
@@ -212,12 +213,13 @@ impl World {
         let client = self.whims.below(self.clients.len());
         let partition = self.clients[client].partition;
         let stray = faults && self.whims.per_mille(150);
+        let fresh = self.goals.get(&partition).is_none_or(|goal| self.history(partition).end() < *goal);
         let record = self.etcd.record(partition);
         let to = match record.leader {
             Some(leader) if !stray => leader.rid.broker,
             _ => record.replicas[self.whims.below(record.replicas.len())],
         };
-        let batches = self.clients[client].batches(&mut self.whims);
+        let batches = self.clients[client].batches(&mut self.whims, fresh);
         let sent = !batches.is_empty();
         let some = 1 + self.whims.below(batches.len());
         self.wire.extend(batches.into_iter().take(some).map(|batch| Msg::Produce { to, client, batch }));

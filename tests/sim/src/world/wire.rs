@@ -86,6 +86,16 @@ fn way(message: &Msg) -> Option<(bool, BrokerId, BrokerId)> {
 }
 
 impl World {
+    /// Some messages arrive: few while things go wrong, so that what is under way grows old.
+    pub(super) fn deliver_some(&mut self, faults: bool) -> Result<bool, String> {
+        let count = if faults { 1 + self.net.below(3) } else { 1 + self.wire.len() / 2 };
+        for _ in 0..count {
+            self.deliver_one(faults)?;
+            self.check()?;
+        }
+        Ok(true)
+    }
+
     /// Something arrives, or is lost.
     pub(super) fn deliver_one(&mut self, faults: bool) -> Result<bool, String> {
         if faults && !self.late.is_empty() && self.net.per_mille(15) {
