@@ -191,10 +191,9 @@ impl World {
             let Some(holder) = self.nodes.iter().find(|node| node.rid() == rid && node.is_sound()) else { continue };
             let Some(held) = holder.disk.synced.get(&partition) else { continue };
             let (here, there) = (slot.log.hash_at(end), held.hash_at(end));
-            // What either has trimmed is in the manifest; so is what a disk lacks that starts over from there (rule R12).
-            let tiered_end = self.etcd.roots[&partition].0.tiered_end;
-            let tiered = end < held.start || end < slot.log.start || end <= tiered_end && held.end() < tiered_end;
-            if !tiered && (held.end() < end || (here.is_some() && there.is_some() && here != there)) {
+            // What either has trimmed is in the manifest.
+            let trimmed = end < held.start || end < slot.log.start;
+            if !trimmed && (held.end() < end || (here.is_some() && there.is_some() && here != there)) {
                 return Err(format!(
                     "S3b leader {} of {partition} counts {rid} up to {end}, which holds {}..{} durably",
                     leader.id,
@@ -215,10 +214,7 @@ impl World {
             let Some(node) = self.nodes.iter().find(|node| node.rid() == *rid && node.is_sound()) else { continue };
             let empty = crate::log::Log::default();
             let log = node.disk.synced.get(&partition).unwrap_or(&empty);
-            let tiered_end = self.etcd.roots[&partition].0.tiered_end;
-            // A disk that ends before the manifest starts over from there (rule R12).
-            let starts_over = log.end() < tiered_end && committed <= tiered_end;
-            if starts_over || log.start >= committed && log.end() >= committed {
+            if log.start >= committed && log.end() >= committed {
                 continue;
             }
             if log.hash_at(committed) != history.hash_at(committed) {

@@ -165,10 +165,10 @@ impl Node {
         effects
     }
 
-    /// Hands a record to the WAL that nobody waits for.
-    pub(crate) fn note(&mut self, partition: PartitionId, record: Record) {
+    /// Hands a record to the WAL, with whom to tell if anybody waits for it.
+    pub(crate) fn note(&mut self, partition: PartitionId, record: Record, mark: Option<Mark>) {
         if let Some(running) = &mut self.running {
-            running.queue.push((partition, record, None));
+            running.queue.push((partition, record, mark));
         }
     }
 

@@ -5,7 +5,7 @@ use crate::log::{Log, Record};
 use bytes::Bytes;
 use millpond_core::flush::FlushRule;
 use millpond_core::loss::{self, Meeting, Seam};
-use millpond_core::replica::{EndState, Input, Installed, Placed, Proposal, Push, Recovered, Replica};
+use millpond_core::replica::{EndState, Input, Installed, Mark, Placed, Proposal, Push, Recovered, Replica};
 use millpond_core::rules::{Rule, Rules};
 use millpond_core::tiering::{Change, TailSummary, TierRules, TierSettings, Tiering};
 use millpond_log::batch::TimestampType;
@@ -88,7 +88,7 @@ pub(crate) struct Opening<'a> {
 impl Slot {
     /// Assembles a replica from what WAL and manifest hold, as a broker does (rules R1, P4, R12, S9). The second is what the WAL
     /// has to be told.
-    pub(crate) fn open(opening: Opening<'_>, bucket: &Bucket) -> Result<(Slot, Option<Record>), String> {
+    pub(crate) fn open(opening: Opening<'_>, bucket: &Bucket) -> Result<(Slot, Option<(Record, Mark)>), String> {
         let Opening { rid, root, revision, in_wal, lost, complete, rules } = opening;
         let (partition, tiered_end) = (root.partition, root.tiered_end);
         let mut epochs = bucket::epochs(root);
@@ -133,6 +133,8 @@ impl Slot {
             commit_before_trim: rules.uphold(Rule::TrimAfterCommit),
             collect_by_epoch: rules.uphold(Rule::ObjectsExpire),
         };
+        let mut replica = replica;
+        let reset = reset.map(|reset| (reset, replica.start_over()));
         let exposed = replica.visible().hw;
         let root = Arc::new(root.clone());
         let slot = Slot {

@@ -351,7 +351,7 @@ impl World {
             if ahead {
                 self.nodes[node].disk.note_hw_ahead(partition, hw);
             } else {
-                self.nodes[node].note(partition, Record::HighWatermark(hw));
+                self.nodes[node].note(partition, Record::HighWatermark(hw), None);
             }
         }
         true

@@ -119,7 +119,7 @@ impl World {
             }
         }
         for partition in recovered.into_keys() {
-            self.nodes[node].note(partition, Record::Drop);
+            self.nodes[node].note(partition, Record::Drop, None);
         }
         Ok(())
     }
@@ -144,8 +144,8 @@ impl World {
         self.history(partition).check_epoch(rid, slot.replica.visible().epoch.max(told))?;
         let running = self.nodes[node].running.as_mut().expect("it opens replicas");
         running.slots.insert(partition, slot);
-        if let Some(reset) = reset {
-            self.nodes[node].note(partition, reset);
+        if let Some((reset, mark)) = reset {
+            self.nodes[node].note(partition, reset, Some(mark));
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl World {
                 self.step(node, *partition, Input::Session(None))?;
                 let running = self.nodes[node].running.as_mut().expect("it follows the store");
                 running.slots.remove(partition);
-                self.nodes[node].note(*partition, Record::Drop);
+                self.nodes[node].note(*partition, Record::Drop, None);
             }
         }
         Ok(())
