@@ -263,12 +263,15 @@ impl World {
         record.isr.iter().chain(&record.elr).copied().filter(there)
     }
 
-    /// Whether a disk may be lost within what is promised: of every partition that it may lead another such copy is left.
+    /// Whether a disk may be lost within what is promised: of every partition that it may lead another such copy is left. Where one
+    /// replica is enough to commit no loss is promised to be borne, while the lost one may yet be elected by its session.
     fn may_lose(&self, node: usize) -> bool {
         let rid = self.nodes[node].rid();
+        let stands = self.etcd.look().sessions.get(&rid.broker).is_some_and(|session| session.rid == rid);
         self.partitions().into_iter().all(|partition| {
             let electable: Vec<Rid> = self.electable(partition).collect();
-            !electable.contains(&rid) || electable.len() > 1
+            let borne = electable.len() > 1 && (!stands || self.etcd.record(partition).min_isr > 1);
+            borne || !electable.contains(&rid)
         })
     }
 

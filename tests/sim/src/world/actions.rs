@@ -193,11 +193,18 @@ impl World {
         let newest = self.etcd.look().revision;
         let control = self.etcd.look().control.map(|(holder, _)| self.index(holder.rid.broker));
         let concerned = |node: &usize| {
-            let Some(running) = &self.nodes[*node].running else { return action == Action::Start };
+            let at = &self.nodes[*node];
+            match action {
+                Action::Wipe | Action::FlipBit => return at.is_sound() && self.may_lose(*node),
+                Action::OldDisk => return at.snapshot.is_some() && self.may_lose(*node),
+                Action::FailSync => return at.wal_waits().1 && self.may_lose(*node),
+                _ => {}
+            }
+            let Some(running) = &at.running else { return action == Action::Start };
             let mut slots = running.slots.values();
             match action {
                 Action::Start => running.inc.is_none(),
-                Action::Sync => self.nodes[*node].wal_waits() != (false, false),
+                Action::Sync => at.wal_waits() != (false, false),
                 Action::Watch => running.image.revision < newest,
                 Action::Control => control.is_none_or(|control| control == *node),
                 Action::Rebuild => slots.any(|slot| slot.rebuild.is_some()),

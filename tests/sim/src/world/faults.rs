@@ -90,9 +90,10 @@ impl World {
 
     /// A disk is lost, and replaced by an empty one.
     fn wipe(&mut self, node: usize) -> Result<bool, String> {
-        if self.nodes[node].running.is_some() || !self.may_lose(node) {
+        if !self.may_lose(node) {
             return Ok(false);
         }
+        self.kill(node);
         let wal_gen = match self.upholds(Rule::DiskGeneration) {
             true => self.fresh_gen(),
             false => self.nodes[node].disk.label.wal_gen,
@@ -110,25 +111,25 @@ impl World {
         old.recover();
         let (label, durable_lsn) = (old.label, old.durable_lsn());
         let told = self.etcd.tells_apart(self.nodes[node].id, label.wal_gen, label.inc, durable_lsn);
-        if self.nodes[node].running.is_some() || !told || !self.may_lose(node) {
+        if !told || !self.may_lose(node) {
             return Ok(false);
         }
+        self.kill(node);
         old.suspect = true;
         self.nodes[node].disk = old;
         self.start(node, true)?;
         Ok(true)
     }
 
-    /// A bit flips at rest, in what is provably synced (rule W4).
+    /// A bit flips at rest, in what is provably synced (rule W4), and the broker starts anew.
     fn flip(&mut self, node: usize) -> Result<bool, String> {
-        if self.nodes[node].running.is_some() || !self.nodes[node].is_sound() || !self.may_lose(node) {
+        if !self.nodes[node].is_sound() || !self.may_lose(node) || !self.nodes[node].disk.flip(&mut self.media) {
             return Ok(false);
         }
-        let flipped = self.nodes[node].disk.flip(&mut self.media);
-        if flipped {
-            self.start(node, true)?;
-        }
-        Ok(flipped)
+        // A process that runs would not look; the next start does.
+        self.kill(node);
+        self.start(node, true)?;
+        Ok(true)
     }
 
     /// A sync fails: the broker ends, and starts again as another replica (rules W2, B4).
