@@ -3,6 +3,7 @@
 use super::wire::Msg;
 use super::{Checked, World};
 use crate::log::Record;
+use crate::node::Errand;
 use millpond_core::replica::{Input, Transfer};
 use millpond_core::rules::Rule;
 use millpond_log::{BrokerId, Offset, PartitionId};
@@ -67,12 +68,12 @@ pub(crate) const ACTIONS: [(Action, u32, bool); 42] = [
     (Action::Watch, 40, false),
     (Action::Control, 24, false),
     (Action::Elect, 4, false),
-    (Action::NoteHw, 6, false),
+    (Action::NoteHw, 12, false),
     (Action::Mark, 4, false),
     (Action::NoteDisk, 4, false),
     (Action::Upload, 20, false),
-    (Action::GiveUpUpload, 2, false),
-    (Action::GiveUpCommit, 2, false),
+    (Action::GiveUpUpload, 4, false),
+    (Action::GiveUpCommit, 6, false),
     (Action::Collect, 8, true),
     (Action::Consume, 8, false),
     (Action::Start, 16, false),
@@ -208,6 +209,8 @@ impl World {
                 Action::Watch => running.image.revision < newest,
                 Action::Control => control.is_none_or(|control| control == *node),
                 Action::Rebuild => slots.any(|slot| slot.rebuild.is_some()),
+                Action::GiveUpUpload => slots.any(|slot| matches!(slot.errand, Errand::Upload(_))),
+                Action::GiveUpCommit => slots.any(|slot| matches!(slot.errand, Errand::Commit(..))),
                 Action::Resend => slots.any(|slot| slot.proposal.is_some()),
                 Action::Upload | Action::Retain => slots.any(|slot| slot.tiering.office().is_some()),
                 _ => false,

@@ -88,7 +88,7 @@ fn way(message: &Msg) -> Option<(bool, BrokerId, BrokerId)> {
 impl World {
     /// Some messages arrive: few while things go wrong, so that what is under way grows old.
     pub(super) fn deliver_some(&mut self, faults: bool) -> Result<bool, String> {
-        let count = if faults { 1 + self.net.below(3) } else { 1 + self.wire.len() / 2 };
+        let count = if faults { 1 + self.net.below(3) } else { (1 + self.wire.len() / 2).min(24) };
         for _ in 0..count {
             self.deliver_one(faults)?;
             self.check()?;
@@ -135,7 +135,8 @@ impl World {
                 return Ok(true);
             }
             if self.net.per_mille(self.weather.doubled) {
-                self.wire.push(message.clone());
+                let again = if self.net.per_mille(500) { &mut self.wire } else { &mut self.late };
+                again.push(message.clone());
             }
         }
         self.deliver(message, faults)?;
@@ -173,7 +174,7 @@ impl World {
             }
             Msg::Reply { to, partition, reply } => {
                 let (from, to) = (self.index(reply.rid.broker), self.index(to));
-                if self.cut.contains(&(from, to)) { Ok(()) } else { self.step(to, partition, Input::Reply(reply)) }
+                if self.cut.contains(&(from, to)) { Ok(()) } else { self.take_reply(to, partition, reply) }
             }
             Msg::Txn { id, from, txn } => self.run_txn(id, from, txn),
             Msg::Done { id, to, txn, outcome, after } => {
@@ -200,6 +201,24 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// Rule R8: an answer of another epoch counts for nothing.
+    fn take_reply(&mut self, node: usize, partition: PartitionId, reply: PushReply) -> Checked {
+        let counts = |world: &World| {
+            let replica = &world.nodes[node].slot(partition)?.replica;
+            let counted = replica.counted().find(|(rid, _)| *rid == reply.rid);
+            Some((replica.visible().epoch, counted.map(|(_, end)| end)))
+        };
+        let before = counts(self);
+        self.step(node, partition, Input::Reply(reply))?;
+        if let (Some((epoch, counted)), Some((_, now))) = (before, counts(self))
+            && epoch != reply.epoch
+            && now > counted
+        {
+            return Err(format!("R8 the leader of {partition} in epoch {epoch} counts an answer of epoch {}", reply.epoch));
+        }
+        Ok(())
     }
 
     /// Sends a transaction, if the store can be reached.
