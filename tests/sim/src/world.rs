@@ -263,15 +263,15 @@ impl World {
         record.isr.iter().chain(&record.elr).copied().filter(there)
     }
 
-    /// Whether a disk may be lost within what is promised: of every partition that it may lead another such copy is left. Where one
-    /// replica is enough to commit no loss is promised to be borne, while the lost one may yet be elected by its session.
+    /// Whether a disk may be lost within what is promised: at most `min_isr - 1` disks at once of every partition. One that was lost
+    /// counts for as long as the record takes it for a copy.
     fn may_lose(&self, node: usize) -> bool {
         let rid = self.nodes[node].rid();
-        let stands = self.etcd.look().sessions.get(&rid.broker).is_some_and(|session| session.rid == rid);
         self.partitions().into_iter().all(|partition| {
-            let electable: Vec<Rid> = self.electable(partition).collect();
-            let borne = electable.len() > 1 && (!stands || self.etcd.record(partition).min_isr > 1);
-            borne || !electable.contains(&rid)
+            let record = self.etcd.record(partition);
+            let (copies, there) = (record.isr.len() + record.elr.len(), self.electable(partition).count());
+            let borne = copies - there + 1 < record.min_isr as usize && there > 1;
+            borne || self.electable(partition).all(|electable| electable != rid)
         })
     }
 
