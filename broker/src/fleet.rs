@@ -222,6 +222,7 @@ impl Fleet {
                     id,
                     topic.name.to_string(),
                     config.clone(),
+                    config.min_isr(topic.replication_factor),
                 )));
             } else if !placed && self.local.remove(&id).is_some() {
                 // The record names this broker no more: a fact with a revision, not an absence (rule K6).
@@ -314,6 +315,7 @@ impl Fleet {
                     in_wal: held.cloned(),
                     lost,
                     complete: stands == Standing::Electable,
+                    min_isr: config.min_isr(topic.replication_factor),
                 };
                 let opened = self.broker.open_replica(opening).await?;
                 if lost.is_some() {
@@ -355,6 +357,7 @@ async fn open_later(
     id: PartitionId,
     topic_name: String,
     config: TopicConfig,
+    min_isr: u32,
 ) -> (PartitionId, Result<Opened, StartError>) {
     let stored = loop {
         match broker.inner().store.tier_root(id).await {
@@ -367,7 +370,8 @@ async fn open_later(
     };
     let opened = match decode_root(id, stored.as_ref()) {
         Ok(root) => {
-            broker.open_replica(Opening { topic_name, config, root, in_wal: None, lost: None, complete: false }).await
+            let (in_wal, lost, complete) = (None, None, false);
+            broker.open_replica(Opening { topic_name, config, root, in_wal, lost, complete, min_isr }).await
         }
         Err(error) => Err(error),
     };

@@ -9,6 +9,7 @@ use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
 use crate::wal::RecoveredPartition;
 use bytes::Bytes;
+use millpond_core::replica::Input;
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{LeaderEpoch, Offset, PartitionId};
@@ -28,6 +29,9 @@ pub(crate) struct Opening {
     pub(crate) lost: Option<LeaderEpoch>,
     /// This replica may lead: it holds all that was committed.
     pub(crate) complete: bool,
+    /// `min.insync.replicas` as the topic wants it: its record may say otherwise, if a change came while this replica was not open
+    /// (rule I7).
+    pub(crate) min_isr: u32,
 }
 
 /// A replica that is open.
@@ -40,7 +44,7 @@ pub(crate) struct Opened {
 impl Broker {
     /// Opens a replica. Waits while the object store is away; a broker that waits is not ready, and not dead (case S1).
     pub(crate) async fn open_replica(&self, opening: Opening) -> Result<Opened, StartError> {
-        let Opening { topic_name, config, root, in_wal, lost, complete } = opening;
+        let Opening { topic_name, config, root, in_wal, lost, complete, min_isr } = opening;
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
@@ -69,6 +73,7 @@ impl Broker {
         };
         // A shard that is gone ends the broker.
         let _ = shard.send(ShardMsg::Open(Box::new(open)));
+        let _ = shard.send(ShardMsg::Step { partition, input: Input::MinIsr(min_isr) });
         inner.tier.send(TierRequest::Hold(Box::new(Held {
             topic_name,
             config,

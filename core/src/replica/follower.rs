@@ -107,6 +107,11 @@ impl Replica {
                 // Batches of one push adjoin: what does not is a peer's fault, and what came before it stands.
                 break;
             }
+            if end <= self.tiered_end && self.epochs.epoch_at(base).is_none() {
+                // Long since tiered, and so committed: older than the epochs that the manifest still tells, no proof of another log.
+                matched = end;
+                continue;
+            }
             if base < self.at_end.end {
                 if self.epochs.epoch_at(base) != Some(epoch) {
                     self.truncate(base, head, out);

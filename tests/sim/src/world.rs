@@ -268,11 +268,18 @@ impl World {
     fn may_lose(&self, node: usize) -> bool {
         let rid = self.nodes[node].rid();
         self.partitions().into_iter().all(|partition| {
+            let (there, wanted) = (self.electable(partition).count(), self.etcd.look().min_isr.get(&partition));
             let record = self.etcd.record(partition);
-            let (copies, there) = (record.isr.len() + record.elr.len(), self.electable(partition).count());
-            let borne = copies - there + 1 < record.min_isr as usize && there > 1;
+            let min_isr = wanted.map_or(record.min_isr, |wanted| record.min_isr.min(*wanted));
+            let borne = self.copies_lost(partition) + 1 < min_isr as usize && there > 1;
             borne || self.electable(partition).all(|electable| electable != rid)
         })
+    }
+
+    /// Copies that the record counts on and that are not there any more.
+    fn copies_lost(&self, partition: PartitionId) -> usize {
+        let record = self.etcd.record(partition);
+        record.isr.len() + record.elr.len() - self.electable(partition).count()
     }
 
     fn fresh_gen(&mut self) -> WalGen {

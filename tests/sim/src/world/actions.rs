@@ -386,6 +386,10 @@ impl World {
         let partition = partitions[self.rng.below(partitions.len())];
         let topic = usize::try_from(partition.topic.0 - 1).expect("a few topics");
         let wanted = self.rng.between(1, self.weather.topics[topic].replicas.min(2));
+        // What was promised before a loss stays promised until it is made good.
+        if self.copies_lost(partition) > 0 {
+            return false;
+        }
         self.etcd.want_min_isr(partition, wanted);
         true
     }

@@ -206,9 +206,11 @@ impl World {
                 continue;
             }
             let Some(slot) = self.nodes[at].slot(partition) else { continue };
-            let durable = slot.replica.durable();
+            let visible = slot.replica.visible();
+            // What is tiered is durable in object storage, whatever the WAL has of it.
+            let durable = slot.replica.durable().max(visible.tiered_end);
             let last = durable.0.checked_sub(1).and_then(|last| slot.replica.epochs().epoch_at(Offset(last)));
-            let hw = slot.replica.visible().hw;
+            let hw = visible.hw;
             answers.insert(live.rid, Holds { last_epoch: last.unwrap_or_default(), durable, hw });
         }
         answers
