@@ -51,6 +51,8 @@ pub(crate) enum Registered {
 }
 
 /// A transaction on its way. Sent again it is the very same (rule K5).
+// It is shared, not copied; its size does not matter.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub(crate) enum Txn {
     /// Take control (rule E8).
@@ -69,7 +71,7 @@ impl Txn {
     }
 }
 
-/// How a commit of the manifest is counted.
+/// What came to be, counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) elections: u64,
