@@ -86,6 +86,8 @@ pub(crate) struct Counts {
 pub(crate) struct Etcd {
     rules: Rules,
     image: Rc<Image>,
+    /// What was watched at each revision before, in order.
+    history: Vec<Rc<Image>>,
     /// When each session ends.
     leases: BTreeMap<BrokerId, u64>,
     disks: BTreeMap<BrokerId, Disk>,
@@ -103,6 +105,7 @@ impl Etcd {
         Etcd {
             rules,
             image: Rc::new(Image { revision: 1, records, ..Image::default() }),
+            history: Vec::new(),
             leases: BTreeMap::new(),
             disks: BTreeMap::new(),
             roots,
@@ -125,8 +128,15 @@ impl Etcd {
         &self.image.records[&partition].0
     }
 
+    /// The first that a watch which has come to `revision` tells next (rule Z3).
+    pub(crate) fn image_after(&self, revision: u64) -> Rc<Image> {
+        let at = self.history.partition_point(|image| image.revision <= revision);
+        Rc::clone(self.history.get(at).unwrap_or(&self.image))
+    }
+
     /// The image, to be changed at the next revision.
     fn next(&mut self) -> &mut Image {
+        self.history.push(Rc::clone(&self.image));
         let image = Rc::make_mut(&mut self.image);
         image.revision += 1;
         image

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) snapshot: Option<Wal>,
     /// It does nothing before this.
     pub(crate) paused_until: u64,
+    /// Its watch tells nothing before this, and then goes on where it was (rule Z3).
+    pub(crate) stalled_until: u64,
     /// Its disk takes nothing new before this (rule W7).
     pub(crate) full_until: u64,
     pub(crate) running: Option<Running>,
@@ -38,6 +40,8 @@ pub(crate) struct Running {
     /// When the lease was last kept alive.
     pub(crate) kept_alive_ms: u64,
     pub(crate) image: Rc<Image>,
+    /// Revision up to which its watch has told.
+    pub(crate) told: u64,
     /// What was found in the WAL, until the replicas are opened.
     pub(crate) recovered: Option<BTreeMap<PartitionId, Log>>,
     pub(crate) slots: BTreeMap<PartitionId, Slot>,
@@ -227,6 +231,7 @@ impl Running {
             inc: None,
             kept_alive_ms: 0,
             image: Rc::new(Image::default()),
+            told: 0,
             recovered: None,
             slots: BTreeMap::new(),
             queue: Vec::new(),

@@ -84,6 +84,7 @@ impl World {
             disk: Wal::new(WalGen(u64::from(id) + 1)),
             snapshot: None,
             paused_until: 0,
+            stalled_until: 0,
             full_until: 0,
             running: None,
         };
@@ -145,8 +146,9 @@ impl World {
         self.cut.clear();
         self.cut_off.clear();
         for node in 0..self.nodes.len() {
-            (self.nodes[node].paused_until, self.nodes[node].full_until) = (0, 0);
-            self.etcd.drain(self.nodes[node].id, false);
+            let node = &mut self.nodes[node];
+            (node.paused_until, node.stalled_until, node.full_until) = (0, 0, 0);
+            self.etcd.drain(node.id, false);
         }
         let hopeless = self.partitions().into_iter().find(|partition| self.electable(*partition).next().is_none());
         self.clients.iter_mut().for_each(Client::resume);

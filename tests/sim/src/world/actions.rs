@@ -46,6 +46,7 @@ pub(crate) enum Action {
     FailSync,
     FillDisk,
     Pause,
+    StallWatch,
     CutWire,
     CutStore,
     StoreLeader,
@@ -56,7 +57,7 @@ pub(crate) enum Action {
 }
 
 /// The usual weight of each, and whether it is a fault, or an order of somebody, which a run may go without. In the enum's order.
-pub(crate) const ACTIONS: [(Action, u32, bool); 42] = [
+pub(crate) const ACTIONS: [(Action, u32, bool); 43] = [
     (Action::Deliver, 360, false),
     (Action::Produce, 24, false),
     (Action::Sync, 70, false),
@@ -92,6 +93,7 @@ pub(crate) const ACTIONS: [(Action, u32, bool); 42] = [
     (Action::FailSync, 1, true),
     (Action::FillDisk, 1, true),
     (Action::Pause, 2, true),
+    (Action::StallWatch, 2, true),
     (Action::CutWire, 2, true),
     (Action::CutStore, 2, true),
     (Action::StoreLeader, 2, true),
@@ -206,7 +208,7 @@ impl World {
             match action {
                 Action::Start => running.inc.is_none(),
                 Action::Sync => at.wal_waits() != (false, false),
-                Action::Watch => running.image.revision < newest,
+                Action::Watch => running.told < newest && at.stalled_until <= self.now_ms,
                 Action::Control => control.is_none_or(|control| control == *node),
                 Action::Rebuild => slots.any(|slot| slot.rebuild.is_some()),
                 Action::GiveUpUpload => slots.any(|slot| matches!(slot.errand, Errand::Upload(_))),
@@ -462,6 +464,7 @@ fn acts_by_itself(action: Action) -> bool {
         Action::CutPower,
         Action::CutAllPower,
         Action::EndSession,
+        Action::StallWatch,
         Action::CutWire,
         Action::CutStore,
         Action::StoreLeader,

@@ -47,6 +47,10 @@ impl World {
                 self.nodes[node].paused_until = self.now_ms + 10 + self.rng.below(2 * TTL_MS as usize) as u64;
                 Ok(true)
             }
+            Action::StallWatch => {
+                self.nodes[node].stalled_until = self.now_ms + 200 + self.rng.below(4_000) as u64;
+                Ok(true)
+            }
             Action::CutWire => {
                 let other = self.rng.below(self.nodes.len());
                 Ok(self.cut.insert((node, other)))

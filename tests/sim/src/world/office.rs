@@ -91,7 +91,8 @@ impl World {
         let image = self.etcd.image();
         let now_ms = self.now_ms;
         let running = self.nodes[node].running.as_mut().expect("it runs");
-        (running.inc, running.kept_alive_ms, running.image) = (Some(inc), now_ms, Rc::clone(&image));
+        (running.inc, running.kept_alive_ms) = (Some(inc), now_ms);
+        (running.image, running.told) = (Rc::clone(&image), image.revision);
         let recovered = running.recovered.take();
         let live = self.nodes[node].live().expect("it has just registered");
         let durable_lsn = self.nodes[node].disk.durable_lsn();
@@ -186,11 +187,18 @@ impl World {
         Ok(())
     }
 
-    /// What changed in the store is on its way to a broker that watches.
+    /// What changed in the store is on its way to a broker that watches: one revision after the other, or many at once.
     pub(super) fn watch(&mut self, node: usize) -> bool {
         let to = self.nodes[node].id;
-        self.wire.push(Msg::Watch { to, image: self.etcd.image() });
-        true
+        let newest = self.net.per_mille(500);
+        let Some(running) = self.nodes[node].running.as_mut() else { return false };
+        let image = if newest { self.etcd.image() } else { self.etcd.image_after(running.told) };
+        let news = image.revision > running.told && self.nodes[node].stalled_until <= self.now_ms;
+        if news {
+            self.nodes[node].running.as_mut().expect("it watches").told = image.revision;
+            self.wire.push(Msg::Watch { to, image });
+        }
+        news
     }
 
     /// What a broker knows of the store never goes back (rule Z2).

@@ -125,12 +125,14 @@ impl World {
             return Ok(false);
         }
         let message = self.wire.remove(at);
-        if faults && self.net.per_mille(self.weather.late) {
+        // A watch tells everything, in its order; it may only stand still.
+        let watches = matches!(message, Msg::Watch { .. });
+        if faults && !watches && self.net.per_mille(self.weather.late) {
             self.late.push(message);
             return Ok(true);
         }
         // Requests of the bucket are sent once for each sending, and have failures of their own.
-        if faults && !matches!(message, Msg::Delete { .. } | Msg::Put { .. }) {
+        if faults && !watches && !matches!(message, Msg::Delete { .. } | Msg::Put { .. }) {
             if self.net.per_mille(self.weather.lost) {
                 return Ok(true);
             }
@@ -161,7 +163,14 @@ impl World {
         match message {
             Msg::Watch { to, image } => {
                 let node = self.index(to);
-                if self.cut_off.contains(&node) { Ok(()) } else { self.see(node, image) }
+                if !self.cut_off.contains(&node) {
+                    return self.see(node, image);
+                }
+                // It goes on from what was seen, once it can.
+                if let Some(running) = &mut self.nodes[node].running {
+                    running.told = running.image.revision;
+                }
+                Ok(())
             }
             Msg::Push { to, partition, push } => {
                 let (from, to) = (self.index(push.head.leader.rid.broker), self.index(to));
