@@ -130,7 +130,7 @@ impl World {
         }
         for _ in 0..steps {
             let drawn = self.weather.next(&mut self.rng);
-            let action = if self.wire_is_full() { Action::Deliver } else { drawn };
+            let action = if self.wire_is_full() && !self.rng.per_mille(100) { Action::Deliver } else { drawn };
             self.act(action, true)?;
         }
         self.heal()
@@ -158,7 +158,8 @@ impl World {
             if step % 1_500 == 0 {
                 self.reconnect_all()?;
             }
-            let action = if self.wire_is_full() { Action::Deliver } else { HEALTHY[self.rng.below(HEALTHY.len())] };
+            let drawn = HEALTHY[self.rng.below(HEALTHY.len())];
+            let action = if self.wire_is_full() && !self.rng.per_mille(100) { Action::Deliver } else { drawn };
             self.act(action, false)?;
             if step % 50 == 49 && self.goals.iter().all(|(id, goal)| self.lacks(*id, *goal).is_none()) {
                 self.check_acknowledged()?;

@@ -54,10 +54,11 @@ pub(crate) enum Action {
     Wait,
     Transfer,
     Drain,
+    Unreachable,
 }
 
 /// The usual weight of each, and whether it is a fault, or an order of somebody, which a run may go without. In the enum's order.
-pub(crate) const ACTIONS: [(Action, u32, bool); 43] = [
+pub(crate) const ACTIONS: [(Action, u32, bool); 44] = [
     (Action::Deliver, 360, false),
     (Action::Produce, 24, false),
     (Action::Sync, 70, false),
@@ -101,6 +102,7 @@ pub(crate) const ACTIONS: [(Action, u32, bool); 43] = [
     (Action::Wait, 2, true),
     (Action::Transfer, 4, true),
     (Action::Drain, 2, true),
+    (Action::Unreachable, 5, true),
 ];
 
 /// What happens when nothing goes wrong any more.
@@ -183,6 +185,7 @@ impl World {
             }
             Action::Transfer => self.transfer()?,
             Action::MinIsr => self.change_min_isr(),
+            Action::Unreachable => self.judge_unreachable(node)?,
             fault => self.befall(fault, node)?,
         };
         if happened {
@@ -317,6 +320,15 @@ impl World {
         let to = self.nodes[to].id;
         for partition in self.held(node) {
             self.step(node, partition, Input::Reconnected(to))?;
+        }
+        Ok(true)
+    }
+
+    /// No way leads to a broker, another thinks, rightly or not (rule I6).
+    fn judge_unreachable(&mut self, node: usize) -> Result<bool, String> {
+        let to = self.rng.below(self.nodes.len());
+        for partition in self.held(node) {
+            self.step(node, partition, Input::Unreachable(self.nodes[to].id))?;
         }
         Ok(true)
     }

@@ -211,7 +211,7 @@ impl World {
             let durable = slot.replica.durable().max(visible.tiered_end);
             let last = durable.0.checked_sub(1).and_then(|last| slot.replica.epochs().epoch_at(Offset(last)));
             let hw = visible.hw;
-            answers.insert(live.rid, Holds { last_epoch: last.unwrap_or_default(), durable, hw });
+            answers.insert(live.rid, Holds { last_epoch: last.unwrap_or_default(), durable, hw, known_end: durable });
         }
         answers
     }

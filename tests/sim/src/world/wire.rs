@@ -225,7 +225,10 @@ impl World {
             && epoch != reply.epoch
             && now > counted
         {
-            return Err(format!("R8 the leader of {partition} in epoch {epoch} counts an answer of epoch {}", reply.epoch));
+            return Err(format!(
+                "R8 the leader of {partition} in epoch {epoch} counts an answer of epoch {}",
+                reply.epoch
+            ));
         }
         Ok(())
     }
