@@ -42,13 +42,18 @@ fn main() -> ExitCode {
         }
     };
     let rules = asked.without.map_or(Rules::ALL, Rules::without);
+    // Seeds do not survive changes of the code, so a failure names the code too.
+    let commit = std::env::var("MILLPOND_SIM_COMMIT").unwrap_or_else(|_| "unknown".to_owned());
     let (mut failed, mut simulated_ms) = (0u64, 0);
     let mut totals: Vec<(String, u64)> = Vec::new();
     for seed in asked.from..asked.from + asked.seeds {
         let run = millpond_sim::run(seed, rules, asked.steps, asked.tell);
         if let Some(violation) = &run.violation {
             failed += 1;
-            println!("SEED={seed} {violation}\n  {}\n  again: tests/sim/run --tell {seed}", run.weather);
+            println!(
+                "SEED={seed} COMMIT={commit} {violation}\n  {}\n  again: tests/sim/run --tell {seed}",
+                run.weather
+            );
         }
         simulated_ms += run.simulated_ms;
         if totals.is_empty() {
