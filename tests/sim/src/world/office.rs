@@ -167,13 +167,24 @@ impl World {
                     self.step(node, *partition, Input::MinIsr(*wanted))?;
                 }
             } else if !placed && held {
-                // Whoever waits for a commit is told that it will not be seen here.
-                self.step(node, *partition, Input::Session(None))?;
-                let running = self.nodes[node].running.as_mut().expect("it follows the store");
-                running.slots.remove(partition);
-                self.nodes[node].note(*partition, Record::Drop, None);
+                self.leave(node, *partition)?;
             }
         }
+        Ok(())
+    }
+
+    /// Gives a replica up, unless the record names the broker again by now: it acknowledges nothing any more, and then the store is
+    /// asked (rule K6).
+    fn leave(&mut self, node: usize, partition: PartitionId) -> Checked {
+        let (id, inc) = (self.nodes[node].id, self.nodes[node].live().map(|live| live.inc));
+        // Whoever waits for a commit is told that it will not be seen here.
+        self.step(node, partition, Input::Session(None))?;
+        if self.etcd.record(partition).replicas.contains(&id) {
+            return self.step(node, partition, Input::Session(inc));
+        }
+        let running = self.nodes[node].running.as_mut().expect("it follows the store");
+        running.slots.remove(&partition);
+        self.nodes[node].note(partition, Record::Drop, None);
         Ok(())
     }
 
