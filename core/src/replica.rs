@@ -210,7 +210,7 @@ impl Replica {
     /// The high watermark as it may be persisted now: durable when it is written (rule R10).
     #[must_use]
     pub fn hw_to_persist(&self) -> Offset {
-        self.hw.min(self.durable)
+        if self.rules.uphold(Rule::HighWatermarkDurable) { self.hw.min(self.durable) } else { self.hw }
     }
 
     /// Epochs of the whole log.

@@ -72,10 +72,12 @@ impl Slot {
 impl Slot {
     /// How far the replica is (rule E5).
     fn holds(&self) -> Holds {
-        let durable = self.replica.durable();
+        let visible = self.replica.visible();
+        // What is tiered is durable in object storage, whatever the WAL has of it.
+        let durable = self.replica.durable().max(visible.tiered_end);
         let last = durable.0.checked_sub(1).and_then(|last| self.replica.epochs().epoch_at(Offset(last)));
         let known_end = self.known_end.max(durable);
-        Holds { last_epoch: last.unwrap_or_default(), durable, hw: self.replica.visible().hw, known_end }
+        Holds { last_epoch: last.unwrap_or_default(), durable, hw: visible.hw, known_end }
     }
 }
 
@@ -314,9 +316,10 @@ impl Shard {
     }
 
     fn on_open(&mut self, open: Open) {
-        let Open { partition, replica, manifest, view, reset_at, known_end } = open;
+        let Open { partition, mut replica, manifest, view, reset_at, known_end } = open;
         if let Some(at) = reset_at {
-            self.records.push(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() });
+            let mark = replica.start_over();
+            self.write(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() }, partition, mark);
         }
         let hw_noted = replica.visible().hw;
         let epochs = Arc::new(replica.epochs().clone());

@@ -208,6 +208,16 @@ impl Replica {
         })
     }
 
+    /// What followers are counted to hold durably of this leader's log (rule R8); nothing unless it leads.
+    pub fn counted(&self) -> impl Iterator<Item = (Rid, Offset)> {
+        let leading = match &self.role {
+            Role::Leader(leading) => Some(leading),
+            Role::Follower { .. } => None,
+        };
+        let followers = leading.into_iter().flat_map(|leading| leading.followers.values());
+        followers.filter_map(|follower| Some((follower.rid, follower.matched?)))
+    }
+
     pub(super) fn produce(&mut self, now: Now, produce: Produce, out: &mut Vec<Output>) {
         let Produce { token, batch, latest, acks } = produce;
         let append_time = now.wall.max(self.at_end.last_append_time);
