@@ -118,9 +118,10 @@ impl Replica {
         let Role::Leader(leading) = &mut self.role else { return };
         // Rule K5: only a later revision resolves what is pending; the unchanged key proves nothing.
         if assigned.revision > leading.revision || !rules.uphold(Rule::ProposalNeedsRevision) {
-            leading.record = assigned.record;
+            let before = std::mem::replace(&mut leading.record, assigned.record);
             leading.revision = assigned.revision;
-            leading.pending = None;
+            let resolved = leading.pending.take();
+            leading.forget_who_left(&before, resolved.as_ref(), out);
         }
         self.follow_live(now, &assigned.live, out);
         self.advance(out);
@@ -370,6 +371,23 @@ impl Leading {
             false if !rules.uphold(Rule::ExpandCounts) => confirmed,
             _ => &confirmed | &proposed,
         }
+    }
+
+    /// Rule R8: a replica that was moved away gives its log up, and one that was placed on the same broker since is another, though
+    /// broker, disk and session are the same and the record in between may never have been seen here. Only a leader's own proposal takes
+    /// a replica out of the record: so whoever `resolved` took out may have been away, and so was whoever joins now and was a member
+    /// `before`. What it acknowledged counts no more, nor does what it says to an older cursor.
+    fn forget_who_left(&mut self, before: &PartitionRecord, resolved: Option<&Proposal>, out: &mut Vec<Output>) {
+        let record = &self.record;
+        self.followers.retain(|broker, _| {
+            let taken_out = resolved.is_some_and(|proposal| !proposal.record.replicas.contains(broker));
+            let joins_anew = record.adding.contains(broker) && !before.adding.contains(broker);
+            let stays = !taken_out && !joins_anew;
+            if !stays {
+                out.push(Output::Unfollow(*broker));
+            }
+            stays
+        });
     }
 
     /// What a replica is known to hold durably in this epoch.

@@ -1,12 +1,13 @@
 //! What must hold after every step (section 2.10 of the safety rules), seen from outside: by what readers and clients may know.
 
 use crate::bucket;
+use crate::log::Log;
 use crate::world::{Checked, World};
 use millpond_core::replica::{Appended, Refusal};
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::producers::ProducerError;
 use millpond_log::{LeaderEpoch, Offset, PartitionId, ProducerId, Rid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything of one partition that was ever exposed: the one true log.
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(crate) struct History {
     sequences: BTreeMap<(ProducerId, i32), Offset>,
     /// Highest epoch in which each replica has acknowledged something (rule R4).
     acknowledged_in: BTreeMap<Rid, LeaderEpoch>,
+    /// What was acknowledged to clients that an unclean election ended, and was not given up by it.
+    promised: BTreeSet<Offset>,
 }
 
 struct Exposed {
@@ -29,6 +32,38 @@ struct Exposed {
 impl History {
     pub(crate) fn end(&self) -> Offset {
         self.batches.last().map_or(Offset(0), |last| last.end)
+    }
+
+    /// Rule E7: what the winner's `log` does not hold, or not durably, is given up; never what is tiered. What it knows to be committed
+    /// up to `hw` is so again, though an earlier election may have given it up.
+    pub(crate) fn give_up(&mut self, log: &Log, durable: &Log, tiered_end: Offset, hw: Offset) {
+        let kept_below = log.start.max(tiered_end);
+        let held = |exposed: &Exposed| {
+            let holds = |log: &Log| log.hash_at(exposed.end) == Some(exposed.hash);
+            exposed.end <= kept_below || (holds(log) && holds(durable))
+        };
+        let kept = self.batches.iter().take_while(|exposed| held(exposed)).count();
+        self.batches.truncate(kept);
+        let end = self.end();
+        self.sequences.retain(|_, base| *base < end);
+        for placed in log.batches[log.at(end)..].iter().take_while(|placed| placed.batch.end_offset() <= hw) {
+            let (base, end) = (placed.batch.base_offset(), placed.batch.end_offset());
+            if durable.hash_at(end) != Some(placed.prefix_hash) {
+                break;
+            }
+            if let Some(stamp) = placed.batch.producer() {
+                self.sequences.insert((stamp.id, stamp.base_sequence), base);
+            }
+            self.batches.push(Exposed { base, end, hash: placed.prefix_hash, crc: placed.batch.crc() });
+        }
+        let end = self.end();
+        self.promised.retain(|base| *base < end);
+    }
+
+    /// What was acknowledged to a client that begins anew stays promised, as far as it was not given up.
+    pub(crate) fn keep_promised(&mut self, bases: impl Iterator<Item = Offset>) {
+        let end = self.end();
+        self.promised.extend(bases.filter(|base| *base < end));
     }
 
     fn from(&self, base: Offset) -> Option<&Exposed> {
@@ -71,10 +106,15 @@ impl World {
     /// Notes what a broker's readers may see now (S1, S2, S7, S15).
     pub(crate) fn expose(&mut self, node: usize, partition: PartitionId) -> Checked {
         let id = self.nodes[node].id;
+        let past = self.is_of_the_past(node, partition);
         let Some(slot) = self.nodes[node].slot_mut(partition) else { return Ok(()) };
         let history = self.histories.get_mut(&partition).expect("every partition has a history");
         let visible = slot.replica.visible();
         let hw = visible.hw;
+        if past {
+            slot.exposed = slot.exposed.min(hw).min(history.end());
+            return Ok(());
+        }
         if hw > slot.log.end() {
             return Err(format!("broker {id} exposes {hw} of {partition}, whose log ends at {}", slot.log.end()));
         }
@@ -112,11 +152,21 @@ impl World {
     }
 
     /// An answer is true when it is given, whether or not it arrives.
-    pub(crate) fn check_answer(&self, client: usize, sequence: i32, result: &Result<Appended, Refusal>) -> Checked {
+    pub(crate) fn check_answer(
+        &self,
+        client: usize,
+        producer: ProducerId,
+        sequence: i32,
+        result: &Result<Appended, Refusal>,
+    ) -> Checked {
         let asked = &self.clients[client];
+        // What a producer is told that an unclean election has ended nobody hears.
+        if asked.producer() != producer {
+            return Ok(());
+        }
         match result {
             Ok(appended) => {
-                let found = self.history(asked.partition).sequences.get(&(asked.producer(), sequence));
+                let found = self.history(asked.partition).sequences.get(&(producer, sequence));
                 if found != Some(&appended.base) {
                     return Err(format!(
                         "P3 acknowledged {sequence} of {client} at {}, exposed at {found:?}",
@@ -207,6 +257,10 @@ impl World {
 
     /// S5: whoever may be elected, and whose disk is there, holds everything committed durably.
     fn check_candidates(&self, partition: PartitionId) -> Checked {
+        // Until its winner leads, what an unclean election leaves is not known.
+        if self.comes_to_office.contains_key(&partition) {
+            return Ok(());
+        }
         let history = self.history(partition);
         let committed = history.end();
         let record = self.etcd.record(partition);
@@ -276,7 +330,17 @@ impl World {
                 }
             }
         }
-        for partition in self.etcd.roots.keys() {
+        for (partition, (root, _)) in &self.etcd.roots {
+            let leader = self.etcd.record(*partition).leader.ok_or("nobody leads in the end")?;
+            let leader = self.nodes.iter().find(|node| node.id == leader.rid.broker).ok_or("no such broker")?;
+            let log = &leader.slot(*partition).ok_or("the leader is down")?.log;
+            let there = |base: &&Offset| {
+                let held = log.batches.get(log.at(**base)).is_some_and(|placed| placed.batch.base_offset() == **base);
+                **base < root.log_start || **base < root.tiered_end || held
+            };
+            if let Some(gone) = self.history(*partition).promised.iter().find(|base| !there(base)) {
+                return Err(format!("S1 acknowledged and not given up: {gone} of {partition} is gone"));
+            }
             let mut ends = BTreeMap::new();
             for slot in self.nodes.iter().filter_map(|node| node.slot(*partition)) {
                 let state = (slot.replica.prefix_hash(), slot.replica.producers().encode());
@@ -300,6 +364,7 @@ impl World {
     }
 
     pub(crate) fn acknowledged(&self) -> usize {
-        self.clients.iter().map(|client| client.acked.len()).sum()
+        let promised = self.histories.values().map(|history| history.promised.len());
+        self.clients.iter().map(|client| client.acked.len()).chain(promised).sum()
     }
 }

@@ -13,6 +13,9 @@ const IN_FLIGHT_MAX: usize = 5;
 /// Records a client sends in one run, so that runs end.
 const RECORDS_MAX: i32 = 60;
 
+/// What the ids of a producer and of its successor differ by: more than there are clients.
+const SUCCESSORS: u64 = 1_000;
+
 pub(crate) struct Client {
     id: u64,
     pub(crate) partition: PartitionId,
@@ -32,6 +35,11 @@ impl Client {
 
     pub(crate) fn producer(&self) -> ProducerId {
         ProducerId(self.id)
+    }
+
+    /// A producer in its place that begins anew. Ids of successors differ from those of all others.
+    pub(crate) fn successor(&self) -> Client {
+        Client { records_max: self.records_max, ..Client::new(self.id + SUCCESSORS, self.partition) }
     }
 
     /// Allows more records, so that progress can be seen.

@@ -59,6 +59,9 @@ pub(crate) enum Txn {
     Control { seen: Option<u64> },
     /// Change a partition's record (rules K3, I5, E3): compared with its revision, with these sessions and with the control.
     Record { partition: PartitionId, base: u64, next: PartitionRecord, sessions: Vec<Live>, control: Option<u64> },
+    /// Have a partition led by who may lack what was committed (rule E7): compared with its record, with its manifest, and with the
+    /// sessions of all who may lead.
+    Unclean { partition: PartitionId, base: u64, root: u64, next: PartitionRecord, sessions: BTreeMap<BrokerId, Option<Live>> },
     /// Change a partition's manifest (rule T5).
     Tier(Box<Change>),
 }
@@ -77,6 +80,8 @@ pub(crate) struct Counts {
     pub(crate) elections: u64,
     /// Elections that leaders asked for (rule E9).
     pub(crate) transfers: u64,
+    /// Elections by rule E7.
+    pub(crate) unclean: u64,
     /// Moves of replicas that were ended (rule I8).
     pub(crate) moves: u64,
     pub(crate) segments: u64,
@@ -264,6 +269,17 @@ impl Etcd {
                 self.counts.transfers += u64::from(asked_for && control.is_none() && !sessions.contains(from));
                 let moves = |record: &PartitionRecord| !record.adding.is_empty() || !record.removing.is_empty();
                 self.counts.moves += u64::from(moves(old) && !moves(next));
+                let image = self.next();
+                image.records.insert(*partition, (next.clone(), image.revision));
+                Ok(Outcome::Committed(image.revision))
+            }
+            Txn::Unclean { partition, base, root, next, sessions } => {
+                let as_seen = (self.image.records[partition].1, self.roots[partition].1) == (*base, *root);
+                let unmoved = |(broker, seen): (_, &Option<Live>)| self.image.sessions.get(broker) == seen.as_ref();
+                if !as_seen || !sessions.iter().all(unmoved) {
+                    return Ok(Outcome::Conflict);
+                }
+                self.counts.unclean += 1;
                 let image = self.next();
                 image.records.insert(*partition, (next.clone(), image.revision));
                 Ok(Outcome::Committed(image.revision))

@@ -43,7 +43,17 @@ pub struct Run {
 /// A broken assertion of the code under test counts as a violation.
 #[must_use]
 pub fn run(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
-    let mut world = World::new(seed, rules);
+    run_world(World::new(seed, rules, false), seed, steps, tell)
+}
+
+/// The same where all topics set `unclean.leader.election.enable` (rule E7) and any disk may be lost: what such an election gives up is
+/// no violation, everything else is.
+#[must_use]
+pub fn run_unclean(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
+    run_world(World::new(seed, rules, true), seed, steps, tell)
+}
+
+fn run_world(mut world: World, seed: u64, steps: u64, tell: bool) -> Run {
     world.tell = tell;
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run(steps)));
     let violation = match outcome {
@@ -66,6 +76,9 @@ pub fn run(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
         ("segments".to_owned(), counts.segments),
         ("log_starts_moved".to_owned(), counts.advances),
     ];
+    if world.is_unclean() {
+        named.push(("unclean".to_owned(), counts.unclean));
+    }
     let faults = ACTIONS.iter().zip(&world.happened).filter(|((_, _, fault), _)| *fault);
     named.extend(faults.map(|((action, ..), count)| (format!("{action:?}"), *count)));
     Run {

@@ -3,7 +3,7 @@
 use millpond_core::rules::{Rule, Rules};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED] [--steps N]";
+const USAGE: &str = "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED] [--steps N] [--unclean yes]";
 
 struct Asked {
     seeds: u64,
@@ -11,10 +11,12 @@ struct Asked {
     without: Option<Rule>,
     tell: bool,
     steps: u64,
+    /// Of topics that ask for unclean elections (rule E7).
+    unclean: bool,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked { seeds: 1_000, from: 1, without: None, tell: false, steps: millpond_sim::STEPS };
+    let mut asked = Asked { seeds: 1_000, from: 1, without: None, tell: false, steps: millpond_sim::STEPS, unclean: false };
     while let Some(flag) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{flag} wants a value; {USAGE}"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{flag} wants a number, not `{value}`"));
@@ -22,6 +24,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--seeds" => asked.seeds = number()?,
             "--steps" => asked.steps = number()?,
             "--from" => asked.from = number()?,
+            "--unclean" => asked.unclean = value == "yes",
             "--tell" => (asked.from, asked.seeds, asked.tell) = (number()?, 1, true),
             "--without" => {
                 let rule = Rule::ALL.iter().find(|rule| format!("{rule:?}") == value);
@@ -47,12 +50,16 @@ fn main() -> ExitCode {
     let (mut failed, mut simulated_ms) = (0u64, 0);
     let mut totals: Vec<(String, u64)> = Vec::new();
     for seed in asked.from..asked.from + asked.seeds {
-        let run = millpond_sim::run(seed, rules, asked.steps, asked.tell);
+        let run = match asked.unclean {
+            true => millpond_sim::run_unclean(seed, rules, asked.steps, asked.tell),
+            false => millpond_sim::run(seed, rules, asked.steps, asked.tell),
+        };
         if let Some(violation) = &run.violation {
             failed += 1;
             println!(
-                "SEED={seed} COMMIT={commit} {violation}\n  {}\n  again: tests/sim/run --tell {seed}",
-                run.weather
+                "SEED={seed} COMMIT={commit} {violation}\n  {}\n  again: tests/sim/run{} --tell {seed}",
+                run.weather,
+                if asked.unclean { " --unclean yes" } else { "" }
             );
         }
         simulated_ms += run.simulated_ms;

@@ -49,6 +49,8 @@ pub(crate) struct Running {
     queue: Vec<(PartitionId, Record, Option<Mark>)>,
     unsynced: Option<BTreeMap<PartitionId, Mark>>,
     pub(crate) term: Option<Term>,
+    /// What nobody might lead at the last look, by its record, and for how many looks (rule E7).
+    pub(crate) forsaken: BTreeMap<(PartitionId, u64), u32>,
     pub(crate) sweep: Sweep,
     /// The collection's epoch as last read: names of new objects carry it (rule T2).
     pub(crate) gc_epoch: GcEpoch,
@@ -237,6 +239,7 @@ impl Running {
             queue: Vec::new(),
             unsynced: None,
             term: None,
+            forsaken: BTreeMap::new(),
             sweep: Sweep::Idle,
             gc_epoch,
         }

@@ -6,6 +6,7 @@ mod faults;
 mod office;
 mod tell;
 mod tier;
+mod unclean;
 mod wire;
 
 use crate::bucket::Bucket;
@@ -20,7 +21,7 @@ use actions::{ACTIONS, Action, HEALTHY};
 use millpond_core::records::PartitionRecord;
 use millpond_core::replica::{Input, Now};
 use millpond_core::rules::{Rule, Rules};
-use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId, Rid, TimestampMs, TopicId, WalGen};
+use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId, ProducerId, Rid, TimestampMs, TopicId, WalGen};
 use std::collections::{BTreeMap, BTreeSet};
 use tell::brief;
 use wire::Msg;
@@ -60,7 +61,11 @@ pub(crate) struct World {
     cut_off: BTreeSet<usize>,
     next_gen: u64,
     next_id: u64,
-    tokens: BTreeMap<u64, (usize, i32)>,
+    tokens: BTreeMap<u64, (usize, ProducerId, i32)>,
+    /// The topics ask for unclean elections (rule E7), and any disk may be lost.
+    unclean: bool,
+    /// The winners of unclean elections, until they lead: until then what they hold may still be cut by whoever led before.
+    pub(crate) comes_to_office: BTreeMap<PartitionId, usize>,
     /// How often each action had an effect, in the order of `ACTIONS`.
     pub(crate) happened: Vec<u64>,
     pub(crate) reads: u64,
@@ -76,7 +81,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, rules: Rules) -> World {
+    pub(crate) fn new(seed: u64, rules: Rules, unclean: bool) -> World {
         let mut rng = Rng::part(seed, 0);
         let weather = Weather::draw(&mut rng);
         let node = |id| Node {
@@ -112,6 +117,8 @@ impl World {
             cut_off: BTreeSet::new(),
             next_id: 1,
             tokens: BTreeMap::new(),
+            unclean,
+            comes_to_office: BTreeMap::new(),
             happened: vec![0; ACTIONS.len()],
             reads: 0,
             troubled: 0,
@@ -151,6 +158,7 @@ impl World {
             self.etcd.drain(node.id, false);
         }
         let hopeless = self.partitions().into_iter().find(|partition| self.electable(*partition).next().is_none());
+        let hopeless = hopeless.filter(|_| !self.unclean);
         self.clients.iter_mut().for_each(Client::resume);
         self.troubled = self.histories.values().map(|history| history.end().0).sum();
         self.goals = self.histories.iter().map(|(id, history)| (*id, history.end().plus(6))).collect();
@@ -217,6 +225,7 @@ impl World {
         }
         let now = Now { wall: TimestampMs(i64::try_from(self.now_ms).expect("small")), mono_ms: self.now_ms };
         let effects = self.nodes[node].step(now, partition, input);
+        self.note_office(node, partition);
         self.expose(node, partition)?;
         if let Some(slot) = self.nodes[node].slot(partition) {
             let visible = slot.replica.visible();
@@ -234,9 +243,12 @@ impl World {
     fn carry_out(&mut self, node: usize, partition: PartitionId, effect: Effect) -> Checked {
         match effect {
             Effect::Answer { token, result } => {
-                let (client, sequence) = self.tokens.remove(&token.0).expect("a token is answered once");
-                self.check_answer(client, sequence, &result)?;
-                self.wire.push(Msg::Answer { client, sequence, result });
+                let (client, producer, sequence) = self.tokens.remove(&token.0).expect("a token is answered once");
+                // Whoever goes by what was given up promises nothing any more (rule E7).
+                if !self.is_of_the_past(node, partition) {
+                    self.check_answer(client, producer, sequence, &result)?;
+                    self.wire.push(Msg::Answer { client, producer, sequence, result });
+                }
             }
             Effect::Reply { to, reply } => {
                 if let millpond_core::replica::Said::Matched { .. } = reply.said {
@@ -267,8 +279,12 @@ impl World {
     }
 
     /// Whether a disk may be lost within what is promised: at most `min_isr - 1` disks at once of every partition. One that was lost
-    /// counts for as long as the record takes it for a copy.
+    /// counts for as long as the record takes it for a copy. Where topics ask for unclean elections, nothing is promised that a lost
+    /// disk could break.
     fn may_lose(&self, node: usize) -> bool {
+        if self.unclean {
+            return true;
+        }
         let rid = self.nodes[node].rid();
         self.partitions().into_iter().all(|partition| {
             let (there, wanted) = (self.electable(partition).count(), self.etcd.look().min_isr.get(&partition));

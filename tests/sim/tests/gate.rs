@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 /// Seeds that are run every time.
 const SEEDS: u64 = 300;
 
+/// Seeds that are run every time where topics ask for unclean elections (rule E7).
+const UNCLEAN_SEEDS: u64 = 200;
+
 /// Seeds in which a missing rule has to show.
 const GATE_SEEDS: u64 = 1_000;
 
@@ -27,6 +30,18 @@ fn no_seed_breaks_an_invariant() {
     // What never happens in any run is not simulated.
     let missing: Vec<&String> = totals.iter().filter(|(_, total)| **total == 0).map(|(name, _)| name).collect();
     assert_eq!(missing, Vec::<&String>::new());
+}
+
+#[test]
+fn no_seed_of_topics_that_give_records_up_breaks_anything_else() {
+    let mut elections = 0;
+    for seed in 1..=UNCLEAN_SEEDS {
+        let run = millpond_sim::run_unclean(seed, Rules::ALL, STEPS, false);
+        let story = "tests/sim/run --unclean yes --tell";
+        assert_eq!(run.violation, None, "SEED={seed}; `{story} {seed}` tells its story; {}", run.weather);
+        elections += run.counts.iter().find(|(name, _)| name == "unclean").map_or(0, |(_, count)| *count);
+    }
+    assert!(elections > UNCLEAN_SEEDS / 2, "rule E7 happens: {elections} times in {UNCLEAN_SEEDS} runs");
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl World {
             Action::Rebuild => self.rebuild(node)?,
             Action::Resend => self.resend(node),
             Action::Reconnect => self.reconnect(node)?,
-            Action::Tick => self.tick(node)?,
+            Action::Tick => self.tick(node)? | self.lead_forsaken(node, faults)?,
             Action::Watch => self.watch(node),
             Action::Control => self.control(node, faults)?,
             Action::Elect => self.elect(node, faults)?,
@@ -242,7 +242,7 @@ impl World {
     }
 
     /// The writer of a WAL goes on: it writes what waits, or syncs what it wrote, or both at once.
-    fn sync(&mut self, node: usize) -> Result<bool, String> {
+    pub(super) fn sync(&mut self, node: usize) -> Result<bool, String> {
         let (waits, in_flight) = self.nodes[node].wal_waits();
         if !in_flight {
             self.nodes[node].write_group();
@@ -415,6 +415,9 @@ impl World {
             return Ok(false);
         }
         let partition = held[self.rng.below(held.len())];
+        if self.is_of_the_past(node, partition) {
+            return Ok(false);
+        }
         let at = self.readers[&partition];
         let slot = self.nodes[node].slot(partition).expect("it is held");
         let visible = slot.replica.visible();

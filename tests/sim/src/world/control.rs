@@ -196,7 +196,13 @@ impl World {
     }
 
     /// What the candidates say that they hold; not all of them answer in time.
-    fn ask(&mut self, node: usize, partition: PartitionId, candidates: &[Live], faults: bool) -> BTreeMap<Rid, Holds> {
+    pub(super) fn ask(
+        &mut self,
+        node: usize,
+        partition: PartitionId,
+        candidates: &[Live],
+        faults: bool,
+    ) -> BTreeMap<Rid, Holds> {
         let mut answers = BTreeMap::new();
         for live in candidates {
             let at = self.index(live.rid.broker);

@@ -125,7 +125,7 @@ impl World {
         Ok(())
     }
 
-    fn open(&mut self, node: usize, image: &Image, partition: PartitionId, in_wal: Option<Log>) -> Checked {
+    pub(super) fn open(&mut self, node: usize, image: &Image, partition: PartitionId, in_wal: Option<Log>) -> Checked {
         let rid = self.nodes[node].rid();
         let (record, _) = &image.records[&partition];
         let stands = standing(record, rid, |broker| image.disks.get(&broker).copied());

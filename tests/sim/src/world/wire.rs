@@ -8,7 +8,7 @@ use millpond_core::replica::{
 };
 use millpond_core::tiering::Outcome;
 use millpond_log::object_key::ObjectKey;
-use millpond_log::{Batch, BrokerId, PartitionId, TimestampMs};
+use millpond_log::{Batch, BrokerId, PartitionId, ProducerId, TimestampMs};
 use std::rc::Rc;
 
 /// What travels. Every message may be late, lost, repeated or reordered, as its kind allows.
@@ -71,6 +71,7 @@ pub(super) enum Msg {
     },
     Answer {
         client: usize,
+        producer: ProducerId,
         sequence: i32,
         result: Result<Appended, Refusal>,
     },
@@ -205,8 +206,10 @@ impl World {
                 Ok(())
             }
             Msg::Produce { to, client, batch } => self.admit(to, client, batch),
-            Msg::Answer { client, sequence, result } => {
-                self.clients[client].answered(sequence, &result);
+            Msg::Answer { client, producer, sequence, result } => {
+                if self.clients[client].producer() == producer {
+                    self.clients[client].answered(sequence, &result);
+                }
                 Ok(())
             }
         }
@@ -248,9 +251,14 @@ impl World {
     fn run_txn(&mut self, id: u64, from: Live, txn: Rc<Txn>) -> Checked {
         let partition = match &*txn {
             Txn::Control { .. } => None,
-            Txn::Record { partition, .. } => Some(*partition),
+            Txn::Record { partition, .. } | Txn::Unclean { partition, .. } => Some(*partition),
             Txn::Tier(change) => Some(change.partition),
         };
+        // What a process that was killed meanwhile will find on its disk is not known yet: its unclean election got lost.
+        let winner = self.index(from.rid.broker);
+        if matches!(*txn, Txn::Unclean { .. }) && self.nodes[winner].live() != Some(from) {
+            return Ok(());
+        }
         let before = partition.map(|partition| self.etcd.roots[&partition].0.clone());
         let outcome = self.etcd.run(&from, &txn)?;
         if self.tell {
@@ -258,6 +266,9 @@ impl World {
         }
         if let (Txn::Tier(_), Some(partition), Some(before)) = (&*txn, partition, before) {
             self.check_tiered(partition, &before)?;
+        }
+        if let (Txn::Unclean { partition, .. }, Outcome::Committed(_)) = (&*txn, outcome) {
+            self.forget_the_past(winner, *partition);
         }
         let after = partition.and_then(|partition| self.etcd.look().assignment(partition));
         self.wire.push(Msg::Done { id, to: from, txn, outcome, after });
@@ -300,6 +311,15 @@ impl World {
                 }
                 self.step(node, *partition, Input::ProposalFailed { base: *base })
             }
+            // The winner hears of its office at once; so does whoever was not elected hear who was.
+            Txn::Unclean { partition, .. } => match after {
+                Some(after) => {
+                    let running = self.nodes[node].running.as_ref().expect("it answers");
+                    let live = running.image.live(&after.record);
+                    self.step(node, *partition, Input::Assigned(Assignment { live, ..after }))
+                }
+                None => Ok(()),
+            },
             Txn::Tier(change) => self.tier_done(node, id, change.partition, outcome),
         }
     }
@@ -312,8 +332,8 @@ impl World {
         }
         let token = Token(self.next_id);
         self.next_id += 1;
-        let sequence = batch.producer().expect("every batch has a producer").base_sequence;
-        self.tokens.insert(token.0, (client, sequence));
+        let stamp = batch.producer().expect("every batch has a producer");
+        self.tokens.insert(token.0, (client, stamp.id, stamp.base_sequence));
         let acks = Acks::All;
         self.step(node, partition, Input::Produce { token, batch, latest: TimestampMs(1), acks })
     }
