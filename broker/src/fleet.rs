@@ -128,7 +128,13 @@ impl Fleet {
                 }
                 Some(()) = self.electing.next() => continue,
                 Some(outdated) = self.giving_up.next() => {
-                    outdated.into_iter().for_each(|partition| self.open_again(partition));
+                    for partition in outdated {
+                        // Elected meanwhile: a replica that leads is not opened again.
+                        let leads = |local: &Local| local.view.borrow().visible.leads;
+                        if !self.local.get(&partition).is_some_and(|local| local.as_ref().is_some_and(leads)) {
+                            self.open_again(partition);
+                        }
+                    }
                     continue;
                 }
                 _ = look.tick() => {

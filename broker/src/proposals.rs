@@ -1,11 +1,14 @@
 //! Carries what leaders propose about their partitions' records to the metadata store, and the outcome back (rules I3, K5).
 //!
-//! It decides nothing: a proposal is sent as it is until its outcome is known.
+//! It decides nothing: a proposal is sent as it is until its outcome is known. What failed for another reason than its own key is told
+//! after a pause, so that a leader that goes by an old image does not propose the same as fast as it can.
 
 use crate::alive::Alive;
 use crate::partitions::messages::{Proposed, ShardMsg};
 use crate::session::SessionHandle;
+use futures::StreamExt;
 use futures::future::{join, join_all};
+use futures::stream::FuturesUnordered;
 use millpond_core::records::{Leader, PartitionRecord};
 use millpond_core::replica::Input;
 use millpond_log::LeaderEpoch;
@@ -21,6 +24,18 @@ const BATCH_MAX: usize = 40;
 /// Pause between tries while the metadata store cannot be used, or does not say what became of a proposal.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Pause before a leader hears that a proposal failed though its record has not moved: whoever was to join has another session, or none,
+/// and until this broker's image shows that, the leader would propose the very same again.
+const STALE_SESSION: Duration = Duration::from_millis(200);
+
+/// What became of a proposal that is not written.
+enum Left {
+    /// It is not known: it is sent again.
+    Unknown(Proposed),
+    /// It never will be, and its leader is to hear of it after a pause.
+    Stale(Proposed),
+}
+
 /// Carries proposals until `shutdown`.
 pub(crate) async fn run(
     store: Store,
@@ -30,11 +45,16 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) {
     let mut open = Vec::new();
+    let mut stale = FuturesUnordered::new();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             count = inbox.recv_many(&mut open, BATCH_MAX), if open.is_empty() => if count == 0 { return },
             () = tokio::time::sleep(RETRY), if !open.is_empty() => {}
+            Some(proposed) = stale.next() => {
+                fail(&proposed);
+                continue;
+            }
         }
         // Without a session this broker leads nothing, so nobody waits for these any more (rule B3).
         let Some(session) = session.get() else {
@@ -42,12 +62,20 @@ pub(crate) async fn run(
             continue;
         };
         let tries = std::mem::take(&mut open);
-        open = carry(&store, &session, &alive, tries).await;
+        for left in carry(&store, &session, &alive, tries).await {
+            match left {
+                Left::Unknown(proposed) => open.push(proposed),
+                Left::Stale(proposed) => stale.push(async move {
+                    tokio::time::sleep(STALE_SESSION).await;
+                    proposed
+                }),
+            }
+        }
     }
 }
 
-/// Tries each proposal once; returns those whose outcome is not known.
-async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Proposed>) -> Vec<Proposed> {
+/// Tries each proposal once; returns those that are not settled, or not told.
+async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Proposed>) -> Vec<Left> {
     // A leader that hands over proposes an election; everything else keeps its epoch (rule E4).
     let (transfers, tries): (Vec<Proposed>, Vec<Proposed>) =
         tries.into_iter().partition(|proposed| proposed.proposal.heir.is_some());
@@ -65,10 +93,10 @@ async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Propo
             // The session is gone, and this office with it.
             Ok(Outcome::Fenced) => None,
             Ok(Outcome::Conflict) => conflicted(store, alive, proposed).await,
-            Ok(Outcome::Unknown) => Some(proposed),
+            Ok(Outcome::Unknown) => Some(Left::Unknown(proposed)),
             Err(error) => {
                 tracing::warn!(partition = %proposed.partition, %error, "an ISR change waits for the metadata store");
-                Some(proposed)
+                Some(Left::Unknown(proposed))
             }
         }
     };
@@ -80,20 +108,32 @@ async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Propo
 }
 
 /// A compared key has moved for good: what holds now is read and told first, then that this proposal never will (rule K5).
-async fn conflicted(store: &Store, alive: &Alive, proposed: Proposed) -> Option<Proposed> {
-    match store.partition(proposed.partition).await {
-        Ok(Some(seen)) => tell(&proposed, alive, &seen),
+async fn conflicted(store: &Store, alive: &Alive, proposed: Proposed) -> Option<Left> {
+    let moved = match store.partition(proposed.partition).await {
+        Ok(Some(seen)) => {
+            tell(&proposed, alive, &seen);
+            seen.revision.0 != proposed.proposal.base
+        }
         // Its topic is being deleted: nobody leads it any more.
         Ok(None) => return None,
         Err(error) => {
             tracing::warn!(partition = %proposed.partition, %error, "a partition's record cannot be read yet");
-            return Some(proposed);
+            return Some(Left::Unknown(proposed));
         }
+    };
+    // A transfer is not proposed again by itself, and nothing is admitted while it is open (rule E9).
+    if !moved && proposed.proposal.joining.is_some() {
+        return Some(Left::Stale(proposed));
     }
+    fail(&proposed);
+    None
+}
+
+/// Tells a leader that its proposal never will be written.
+fn fail(proposed: &Proposed) {
     let failed = Input::ProposalFailed { base: proposed.proposal.base };
     // A shard that is gone ends the broker.
     let _ = proposed.shard.send(ShardMsg::Step { partition: proposed.partition, input: failed });
-    None
 }
 
 fn tell(proposed: &Proposed, alive: &Alive, seen: &Versioned<PartitionRecord>) {
@@ -116,5 +156,101 @@ fn change(proposed: &Proposed) -> RecordChange {
         epoch: proposal.record.epoch,
         next: proposal.record.clone(),
         joining: proposal.joining.map(|live| Leader { rid: live.rid, inc: live.inc }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use millpond_core::records::SessionRecord;
+    use millpond_core::replica::{Live, Proposal};
+    use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, TopicId, WalGen};
+    use millpond_metadata::clock::SystemClock;
+    use millpond_metadata::embedded::Embedded;
+    use millpond_metadata::keys::Keys;
+    use millpond_metadata::store::{CreateOutcome, NewTopic, Placement, Registered, Registration};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    const PARTITION: PartitionId = PartitionId { topic: TopicId(7), index: 0 };
+
+    async fn register(store: &Store, broker: u32) -> Session {
+        let record = SessionRecord {
+            wal_gen: WalGen(u64::from(broker)),
+            grpc: "127.0.0.1:1".to_owned(),
+            kafka: "127.0.0.1:2".to_owned(),
+            kafka_listeners: BTreeMap::new(),
+            http: "127.0.0.1:3".to_owned(),
+            internal: None,
+            rack: None,
+        };
+        let (broker, ttl) = (BrokerId(broker), Duration::from_secs(600));
+        let registration = Registration { broker, record, disk_inc: Incarnation(0), durable_lsn: Lsn(0), ttl };
+        match store.register_broker(&registration).await {
+            Ok(Registered::Session(session)) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the shard hears next: the base of a failed proposal, or nothing for a record.
+    async fn heard(shard: &mut UnboundedReceiver<ShardMsg>) -> Option<u64> {
+        match shard.recv().await {
+            Some(ShardMsg::Step { input: Input::ProposalFailed { base }, .. }) => Some(base),
+            Some(ShardMsg::Step { input: Input::Assigned(_), .. }) => None,
+            _ => panic!("a shard hears of records and of proposals that failed"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_proposal_that_fails_by_a_stale_session_is_not_made_again_at_once() {
+        let store =
+            Store::new(Arc::new(Embedded::in_memory(Arc::new(SystemClock::start()))), Keys::for_cluster("tests"));
+        store.init_cluster("tests").await.expect("it is new");
+        let (me, peer) = (register(&store, 1).await, register(&store, 2).await);
+        let leader = Some(Leader { rid: me.rid, inc: me.inc });
+        let replicas = vec![BrokerId(1), BrokerId(2)];
+        let topic = NewTopic {
+            name: "t".parse().expect("valid"),
+            id: PARTITION.topic,
+            replication_factor: 2,
+            config: BTreeMap::new(),
+            placements: vec![Placement { replicas, isr: vec![me.rid], leader, min_isr: 1 }],
+        };
+        let created = store.create_topic(&me, &topic).await;
+        assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");
+        let seen = store.partition(PARTITION).await.expect("the store is up").expect("it was created");
+
+        let (proposals, inbox) = unbounded_channel();
+        let (shard, mut told) = unbounded_channel();
+        let session = SessionHandle::default();
+        session.begin(me, clock::boot());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run(store.clone(), session, Alive::default(), inbox, stop.clone()));
+        let propose = |inc| {
+            let record = PartitionRecord { isr: vec![me.rid, peer.rid], ..seen.value.clone() };
+            let joining = Some(Live { rid: peer.rid, inc });
+            let proposal = Proposal { base: seen.revision.0, record, joining, heir: None };
+            let proposed = Proposed { partition: PARTITION, shard: shard.clone(), proposal };
+            assert!(proposals.send(proposed).is_ok(), "the carrier runs");
+        };
+
+        let asked = clock::monotonic();
+        propose(Incarnation(peer.inc.0 + 1));
+        assert_eq!(heard(&mut told).await, None, "rule K5: what holds is told first");
+        assert_eq!(heard(&mut told).await, Some(seen.revision.0), "and that it never will be written");
+        let paused = clock::monotonic().duration_since(asked);
+        assert!(paused >= STALE_SESSION, "the same again can do nothing before the image moves: {paused:?}");
+        // The pause holds up nobody else: with the session that stands, it is written while another waits.
+        propose(Incarnation(peer.inc.0 + 1));
+        assert_eq!(heard(&mut told).await, None);
+        propose(peer.inc);
+        assert_eq!(heard(&mut told).await, None, "the record that was written, ahead of the failure");
+        let written = store.partition(PARTITION).await.expect("the store is up").expect("it is there");
+        assert_eq!(written.value.isr, [me.rid, peer.rid]);
+        assert_eq!(heard(&mut told).await, Some(seen.revision.0));
+        stop.cancel();
+        task.await.expect("it ends when it is told to");
     }
 }

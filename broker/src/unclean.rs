@@ -118,6 +118,11 @@ impl Broker {
     pub(crate) async fn lead_forsaken(&self, session: Session, forsaken: Vec<(Forsaken, Local)>) -> Vec<PartitionId> {
         let (mut outdated, mut open) = (Vec::new(), Vec::new());
         for (found, local) in forsaken {
+            // It has heard of a later epoch than the image shows, perhaps of its own office: nothing is forsaken, and to open a replica
+            // again that leads would have it take the same office twice, by a record that has moved since (rules R2, I3).
+            if local.view.borrow().visible.epoch > found.seen.value.epoch {
+                continue;
+            }
             match self.own_log(found.partition, &local).await {
                 Ok(Some(log)) => open.push((found, local, log)),
                 Ok(None) => outdated.push(found.partition),

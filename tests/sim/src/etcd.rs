@@ -61,7 +61,13 @@ pub(crate) enum Txn {
     Record { partition: PartitionId, base: u64, next: PartitionRecord, sessions: Vec<Live>, control: Option<u64> },
     /// Have a partition led by who may lack what was committed (rule E7): compared with its record, with its manifest, and with the
     /// sessions of all who may lead.
-    Unclean { partition: PartitionId, base: u64, root: u64, next: PartitionRecord, sessions: BTreeMap<BrokerId, Option<Live>> },
+    Unclean {
+        partition: PartitionId,
+        base: u64,
+        root: u64,
+        next: PartitionRecord,
+        sessions: BTreeMap<BrokerId, Option<Live>>,
+    },
     /// Change a partition's manifest (rule T5).
     Tier(Box<Change>),
 }

@@ -3,7 +3,8 @@
 use millpond_core::rules::{Rule, Rules};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED] [--steps N] [--unclean yes]";
+const USAGE: &str =
+    "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED] [--steps N] [--unclean yes]";
 
 struct Asked {
     seeds: u64,
@@ -16,7 +17,8 @@ struct Asked {
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked { seeds: 1_000, from: 1, without: None, tell: false, steps: millpond_sim::STEPS, unclean: false };
+    let mut asked =
+        Asked { seeds: 1_000, from: 1, without: None, tell: false, steps: millpond_sim::STEPS, unclean: false };
     while let Some(flag) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{flag} wants a value; {USAGE}"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{flag} wants a number, not `{value}`"));

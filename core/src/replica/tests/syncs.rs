@@ -194,3 +194,32 @@ fn a_reassignment_ends_when_who_joins_is_in_sync() {
     assert_eq!((&done.isr[..], &done.replicas[..]), (&[ME, THIRD][..], &[ME.broker, THIRD.broker][..]));
     assert!(done.adding.is_empty() && done.removing.is_empty());
 }
+
+#[test]
+fn a_replica_that_was_moved_away_and_back_within_an_epoch_starts_anew() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, None), Acks::All);
+    leader.sync();
+    leader.acknowledge(PEER, 1, 1);
+    leader.acknowledge(THIRD, 1, 1);
+    assert_eq!(leader.hw(), 1);
+    let mut leaves = assigned(2, 1, &[ME, PEER, THIRD], 2, &[ME, PEER, THIRD]);
+    leaves.record.removing = vec![THIRD.broker];
+    let proposed = leader.step(Input::Assigned(leaves)).proposals;
+    assert_eq!(proposed[0].record.replicas, [ME.broker, PEER.broker], "rule I8");
+    // The record in which it was gone is missed: it was placed there again at once, and may have given its log up in between.
+    let mut back = assigned(4, 1, &[ME, PEER], 2, &[ME, PEER, THIRD]);
+    back.record.adding = vec![THIRD.broker];
+    let seen = leader.step(Input::Assigned(back.clone()));
+    assert_eq!((seen.unfollowed, seen.proposals), (vec![3], vec![]), "rule R8: what it held counts no more");
+    let nonce = seen.cursors[0].2;
+    let says = |nonce, end| {
+        let said = Said::Matched { end: Offset(end) };
+        Input::Reply(PushReply { rid: THIRD, inc: inc(THIRD), epoch: LeaderEpoch(1), nonce, said })
+    };
+    assert_eq!(leader.step(says(nonce - 1, 1)).proposals, [], "rule R8: said before");
+    back.revision = 5;
+    assert!(leader.step(Input::Assigned(back)).unfollowed.is_empty(), "it starts anew once");
+    let joins = leader.step(says(nonce, 1)).proposals;
+    assert_eq!(joins[0].record.isr, [ME, PEER, THIRD], "rule I5: it holds the log again");
+}

@@ -226,10 +226,12 @@ impl World {
             && visible.leads
             && slot.tiering.office() == Some(visible.epoch)
             && slot.tiering.may_advance(now_ms);
-        if !may || start >= visible.hw {
+        // An unclean election may leave less than what was deleted before it was tiered: that is not simulated.
+        let end = if self.unclean { visible.tiered_end } else { visible.hw };
+        if !may || start >= end {
             return Ok(false);
         }
-        let most = usize::try_from(visible.hw.0 - start.0).expect("small");
+        let most = usize::try_from(end.0 - start.0).expect("small");
         let to = Offset(start.0 + 1 + self.rng.below(most) as u64);
         let slot = self.nodes[node].slot_mut(partition).expect("it is held");
         let view = ManifestView::new(slot.tiering.root().as_ref().clone());

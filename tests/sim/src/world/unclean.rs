@@ -30,7 +30,8 @@ impl World {
             let alive = image.live(record);
             alive.contains(&live) && vacant(record, &alive) && candidates(record, &alive, Rules::ALL).is_empty()
         });
-        let looks = |id: &PartitionId, revision: &u64| running.forsaken.get(&(*id, *revision)).map_or(0, |looks| looks + 1);
+        let looks =
+            |id: &PartitionId, revision: &u64| running.forsaken.get(&(*id, *revision)).map_or(0, |looks| looks + 1);
         let found: BTreeMap<(PartitionId, u64), u32> =
             forsaken.map(|(id, (_, revision))| ((*id, *revision), looks(id, revision))).collect();
         running.forsaken.clone_from(&found);
@@ -54,11 +55,15 @@ impl World {
         let Some(slot) = self.nodes[node].slot(partition) else { return Ok(false) };
         let visible = slot.replica.visible();
         let (root, root_revision) = self.etcd.roots[&partition].clone();
+        let image = Rc::clone(&self.nodes[node].running.as_ref().expect("it holds a replica").image);
+        let (record, base) = &image.records[&partition];
+        // It has heard of a later epoch than its image shows, perhaps of its own office: nothing is forsaken.
+        if visible.epoch > record.epoch {
+            return Ok(false);
+        }
         if slot.tiering.root().as_ref() != root.as_ref() || root.tiered_end > visible.end {
             return self.reopen(node, partition).map(|()| true);
         }
-        let image = Rc::clone(&self.nodes[node].running.as_ref().expect("it holds a replica").image);
-        let (record, base) = &image.records[&partition];
         let live = image.live(record);
         let answers = self.ask(node, partition, &live, faults);
         if !hurried && live.iter().any(|live| !answers.contains_key(&live.rid)) {
@@ -77,8 +82,8 @@ impl World {
             known_end: answers.values().map(|held| held.known_end.max(held.hw)).max().unwrap_or_default(),
             cause: String::new(),
         };
-        // It may have heard of an epoch that its image does not show yet.
-        let Ok(acceptance) = loss::give_up(record, &live, evidence) else { return Ok(false) };
+        let acceptance = loss::give_up(record, &live, evidence);
+        let acceptance = acceptance.map_err(|refusal| format!("E7 {partition} is forsaken, and yet: {refusal}"))?;
         let complete = record.isr.iter().chain(&record.elr).map(|rid| rid.broker);
         let sessions = complete.map(|broker| (broker, image.sessions.get(&broker).copied())).collect();
         let (base, root, next) = (*base, root_revision, acceptance.next);
