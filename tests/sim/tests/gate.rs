@@ -41,7 +41,7 @@ fn no_seed_of_topics_that_give_records_up_breaks_anything_else() {
         assert_eq!(run.violation, None, "SEED={seed}; `{story} {seed}` tells its story; {}", run.weather);
         elections += run.counts.iter().find(|(name, _)| name == "unclean").map_or(0, |(_, count)| *count);
     }
-    assert!(elections > UNCLEAN_SEEDS / 2, "rule E7 happens: {elections} times in {UNCLEAN_SEEDS} runs");
+    assert!(elections > UNCLEAN_SEEDS / 4, "rule E7 happens: {elections} times in {UNCLEAN_SEEDS} runs");
 }
 
 #[test]
