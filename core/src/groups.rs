@@ -4,7 +4,9 @@
 //! It never reads a clock, draws random numbers, or knows how records are stored.
 
 mod assign;
+mod classic;
 mod consumer;
+mod embedded;
 mod offsets;
 mod patterns;
 mod scope;

@@ -3,8 +3,11 @@
 //! What a member owns is persisted with it; the target is not, since it can be computed again from that. A partition has one owner
 //! (rules O2 and S20): it is given on only after the member said that it does not own it any more, or was removed.
 
+mod classic_members;
 mod load;
 mod reconcile;
+
+pub(super) use classic_members::Upgraded;
 
 use super::assign::{Assignee, Assignor, Target};
 use super::scope::Scope;
@@ -93,20 +96,23 @@ impl ConsumerGroup {
         self.members.values().any(|member| member.subscribed.contains(&topic))
     }
 
-    pub(super) fn emptied_at_ms(&self) -> Option<i64> {
-        self.record.emptied_at_ms
+    /// Since when an offset that was committed then is not needed any more; none while it is.
+    pub(super) fn unneeded_since(&self, topic: TopicId, committed_at_ms: i64) -> Option<i64> {
+        let emptied = || self.record.emptied_at_ms.map_or(committed_at_ms, |at| at.max(committed_at_ms));
+        (!self.subscribes(topic)).then(emptied)
     }
 
-    /// A member lives, joins or leaves.
+    /// Persists what members share.
+    pub(super) fn save(&self, cx: &mut Scope<'_>) {
+        cx.put(RecordPart::Group, Record::Group(GroupRecord::Consumer(self.record.clone())));
+    }
+
+    /// A member lives, joins or leaves. The request was checked.
     pub(super) fn heartbeat(&mut self, cx: &mut Scope<'_>, request: Heartbeat) -> Result<Beat, ErrorCode> {
-        check(&request)?;
         if matches!(request.epoch, LEAVE_EPOCH | LEAVE_STATIC_EPOCH) {
             return self.leave(cx, &request);
         }
         let admission = self.admit(cx, &request)?;
-        if request.regex.as_deref().is_some_and(|regex| !cx.patterns.check(regex)) {
-            return Err(ErrorCode::InvalidRegularExpression);
-        }
         let id = request.member.clone();
         let mut before = self.members.get(&id).map_or_else(MemberRecord::default, |member| member.record.clone());
         if let Admission::Replaces(old) = &admission {
@@ -241,7 +247,7 @@ impl ConsumerGroup {
     fn raise_epoch(&mut self, cx: &mut Scope<'_>) {
         self.record.epoch += 1;
         self.record.emptied_at_ms = self.members.is_empty().then_some(cx.now.wall_ms);
-        cx.put(RecordPart::Group, Record::Group(GroupRecord::Consumer(self.record.clone())));
+        self.save(cx);
     }
 
     /// Computes the target of the group's epoch, if there is none yet.

@@ -156,10 +156,14 @@ impl Offsets {
     }
 
     /// Forgets what has expired (KIP-211). `since` says from when on an offset is not needed any more; none while it is.
-    pub(super) fn expire(&mut self, cx: &mut Scope<'_>, since: impl Fn(TopicId, &Committed) -> Option<i64>) {
+    pub(super) fn expire(
+        &mut self,
+        cx: &mut Scope<'_>,
+        since: impl Fn(&Scope<'_>, TopicId, &Committed) -> Option<i64>,
+    ) {
         let expired = |partition: &PartitionId| {
             let committed = &self.blocks[&place(*partition)][&partition.index];
-            let Some(since) = since(partition.topic, committed) else { return false };
+            let Some(since) = since(cx, partition.topic, committed) else { return false };
             let end = committed.expires_at_ms.unwrap_or(since.saturating_add(cx.limits.offsets_retention_ms));
             end <= cx.now.wall_ms && !self.is_pending(*partition)
         };

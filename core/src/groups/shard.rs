@@ -3,19 +3,21 @@
 //! What happens inside a group is decided by its kind. Here it is decided which kind a group is.
 
 mod ends;
+mod kinds;
 mod load;
 
-use super::consumer::{self, ConsumerGroup, MayCommit};
+use super::classic::ClassicGroup;
+use super::consumer::ConsumerGroup;
 use super::offsets::Offsets;
 use super::patterns::Patterns;
 use super::scope::Scope;
 use super::step::{
-    Answer, Beat, Change, Commit, Description, Fetch, Fetched, GroupLimits, GroupState, Heartbeat, JOIN_EPOCH, Listed,
-    Members, Now, Request, Step, Token, TxnCommit, TxnEnd, Verification,
+    Answer, Change, Commit, Description, Fetch, Fetched, GroupLimits, Members, Now, Request, Step, Token, TxnCommit,
+    TxnEnd, Verification,
 };
 use super::timers::{Timer, Timers};
 use super::topics::Topics;
-use crate::records::groups::{Record, RecordKey, RecordPart};
+use crate::records::groups::{Record, RecordKey};
 use ends::Ends;
 pub use load::MisplacedRecord;
 use millpond_log::{ErrorCode, PartitionId, ProducerId, TopicId};
@@ -55,6 +57,7 @@ enum Kind {
     #[default]
     Simple,
     Consumer(ConsumerGroup),
+    Classic(ClassicGroup),
 }
 
 impl Shard {
@@ -67,20 +70,30 @@ impl Shard {
     /// Takes a request. Its answer is in this step, or in a later one if it has to wait.
     pub fn step(&mut self, now: Now, token: Token, request: Request) -> Step {
         let mut step = Step::default();
+        let to = &mut step;
         let answer = match request {
-            Request::Heartbeat(request) => Answer::Heartbeat(self.heartbeat(now, &mut step, request)),
-            Request::Join(_) | Request::Sync(_) | Request::ClassicHeartbeat(_) | Request::Leave(_) => return step,
-            Request::Commit(request) => Answer::Commit(self.commit(now, &mut step, request)),
-            Request::TxnCommit(request) => Answer::Commit(self.txn_commit(now, &mut step, request)),
-            Request::Fetch(request) => Answer::Fetch(self.fetch(request)),
-            Request::DeleteOffsets { group, partitions } => {
-                Answer::DeleteOffsets(self.delete_offsets(now, &mut step, &group, partitions))
+            Request::Join(request) => {
+                self.join(now, to, token, request);
+                None
             }
-            Request::Delete(group) => Answer::Delete(self.delete(now, &mut step, &group)),
-            Request::Describe(group) => Answer::Describe(self.describe(&group)),
-            Request::List => Answer::List(self.groups.iter().map(|(name, group)| group.list(name)).collect()),
+            Request::Sync(request) => {
+                self.sync(now, to, token, request);
+                None
+            }
+            Request::Heartbeat(request) => Some(Answer::Heartbeat(self.heartbeat(now, to, request))),
+            Request::ClassicHeartbeat(who) => Some(Answer::ClassicHeartbeat(self.classic_heartbeat(now, to, &who))),
+            Request::Leave(request) => Some(Answer::Leave(self.leave(now, to, &request))),
+            Request::Commit(request) => Some(Answer::Commit(self.commit(now, to, request))),
+            Request::TxnCommit(request) => Some(Answer::Commit(self.txn_commit(now, to, request))),
+            Request::Fetch(request) => Some(Answer::Fetch(self.fetch(request))),
+            Request::DeleteOffsets { group, partitions } => {
+                Some(Answer::DeleteOffsets(self.delete_offsets(now, to, &group, partitions)))
+            }
+            Request::Delete(group) => Some(Answer::Delete(self.delete(now, to, &group))),
+            Request::Describe(group) => Some(Answer::Describe(self.describe(&group))),
+            Request::List => Some(Answer::List(self.groups.iter().map(|(name, group)| group.list(name)).collect())),
         };
-        step.answers.push((token, answer));
+        step.answers.extend(answer.map(|answer| (token, answer)));
         step
     }
 
@@ -102,6 +115,7 @@ impl Shard {
             };
             self.enter(now, &mut step, &group, |cx, group| match &mut group.kind {
                 Kind::Consumer(consumer) => consumer.expire(cx, &timer),
+                Kind::Classic(classic) => classic.expire(cx, &timer),
                 Kind::Simple => {}
             });
         }
@@ -153,6 +167,7 @@ impl Shard {
             let kind = match &group.kind {
                 Kind::Simple => Vec::new(),
                 Kind::Consumer(consumer) => consumer.records(),
+                Kind::Classic(classic) => classic.records(),
             };
             let records = kind.into_iter().chain(group.offsets.records());
             records.map(|(part, record)| (RecordKey { group: name.clone(), part }, record))
@@ -160,24 +175,13 @@ impl Shard {
         records.collect()
     }
 
-    fn heartbeat(&mut self, now: Now, step: &mut Step, request: Heartbeat) -> Result<Beat, ErrorCode> {
-        let name = request.group.clone();
-        self.enter(now, step, &name, |cx, group| match &mut group.kind {
-            Kind::Consumer(consumer) => consumer.heartbeat(cx, request),
-            Kind::Simple if request.epoch == JOIN_EPOCH => {
-                let mut consumer = ConsumerGroup::after(0);
-                let beat = consumer.heartbeat(cx, request)?;
-                group.kind = Kind::Consumer(consumer);
-                Ok(beat)
-            }
-            Kind::Simple => consumer::check(&request).and(Err(ErrorCode::UnknownMemberId)),
-        })
-    }
-
     fn commit(&mut self, now: Now, step: &mut Step, request: Commit) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
         let name = self.committing(&request)?;
         self.enter(now, step, &name, |cx, Group { kind, offsets }| {
             let may = kind.may_commit(&request, false)?;
+            if let Kind::Classic(classic) = &*kind {
+                classic.committed(cx, &request.member);
+            }
             let expires_at_ms = request.retention_ms.map(|retention| cx.now.wall_ms.saturating_add(retention));
             Ok(offsets.commit(cx, request.offsets, expires_at_ms, |partition| may.check(partition)))
         })
@@ -231,16 +235,22 @@ impl Shard {
         name: &Arc<str>,
         partitions: Vec<PartitionId>,
     ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
-        let group = self.groups.get(name).ok_or(ErrorCode::GroupIdNotFound)?;
-        let check = |partition: &PartitionId| match group.kind.subscribes(partition.topic) {
-            true => Err(ErrorCode::GroupSubscribedToTopic),
-            false => Ok(()),
-        };
-        let results: Vec<Result<(), ErrorCode>> = partitions.iter().map(check).collect();
-        let unneeded = partitions.into_iter().zip(&results).filter(|(_, result)| result.is_ok());
-        let unneeded: Vec<PartitionId> = unneeded.map(|(partition, _)| partition).collect();
-        self.enter(now, step, name, |cx, group| group.offsets.delete(cx, unneeded));
-        Ok(results)
+        if !self.groups.contains_key(name) {
+            return Err(ErrorCode::GroupIdNotFound);
+        }
+        self.enter(now, step, name, |cx, Group { kind, offsets }| {
+            if matches!(kind, Kind::Classic(classic) if !classic.may_delete_offsets()) {
+                return Err(ErrorCode::NonEmptyGroup);
+            }
+            let needed = |partition: &PartitionId| kind.subscribes(cx, partition.topic);
+            let (needed, unneeded): (Vec<PartitionId>, Vec<PartitionId>) = partitions.iter().partition(|p| needed(p));
+            offsets.delete(cx, unneeded);
+            let result = |partition| match needed.contains(partition) {
+                true => Err(ErrorCode::GroupSubscribedToTopic),
+                false => Ok(()),
+            };
+            Ok(partitions.iter().map(result).collect())
+        })
     }
 
     fn delete(&mut self, now: Now, step: &mut Step, name: &Arc<str>) -> Result<(), ErrorCode> {
@@ -260,6 +270,7 @@ impl Shard {
         let group = self.groups.get(name).ok_or(ErrorCode::GroupIdNotFound)?;
         Ok(match &group.kind {
             Kind::Consumer(consumer) => consumer.describe(name),
+            Kind::Classic(classic) => classic.describe(name),
             Kind::Simple => Description {
                 listed: group.list(name),
                 epoch: 0,
@@ -287,7 +298,7 @@ impl Shard {
         }
         for name in names {
             self.enter(now, step, &name, |cx, Group { kind, offsets }| {
-                offsets.expire(cx, |topic, committed| kind.unneeded_since(topic, committed.committed_at_ms));
+                offsets.expire(cx, |cx, topic, committed| kind.unneeded_since(cx, topic, committed.committed_at_ms));
                 if kind.is_empty() && offsets.is_empty() {
                     std::mem::take(kind).delete(cx);
                 }
@@ -309,72 +320,11 @@ impl Shard {
         let group = groups.entry(name.clone()).or_default();
         let mut cx = Scope { now, limits, topics, patterns, timers, step, group: name };
         let decided = decide(&mut cx, group);
+        group.settle_kind(&mut cx);
         if matches!(group.kind, Kind::Simple) && group.offsets.is_empty() {
             groups.remove(name);
         }
         decided
-    }
-}
-
-impl Group {
-    fn list(&self, name: &Arc<str>) -> Listed {
-        match &self.kind {
-            Kind::Consumer(consumer) => consumer.list(name),
-            Kind::Simple => {
-                let (group, protocol_type) = (name.clone(), String::new());
-                Listed { group, state: GroupState::Empty, consumer: false, protocol_type }
-            }
-        }
-    }
-
-    /// Forgets everything.
-    fn clear(&mut self, cx: &mut Scope<'_>) {
-        self.offsets.delete_topics(cx, |_| true);
-        std::mem::take(&mut self.kind).delete(cx);
-    }
-}
-
-impl Kind {
-    fn is_empty(&self) -> bool {
-        match self {
-            Kind::Simple => true,
-            Kind::Consumer(consumer) => consumer.is_empty(),
-        }
-    }
-
-    fn subscribes(&self, topic: TopicId) -> bool {
-        match self {
-            Kind::Simple => false,
-            Kind::Consumer(consumer) => consumer.subscribes(topic),
-        }
-    }
-
-    fn may_commit(&self, commit: &Commit, transactional: bool) -> Result<MayCommit<'_>, ErrorCode> {
-        match self {
-            Kind::Simple if commit.epoch < 0 => Ok(MayCommit::All),
-            Kind::Simple => Err(ErrorCode::UnknownMemberId),
-            Kind::Consumer(consumer) => consumer.may_commit(commit, transactional),
-        }
-    }
-
-    /// Since when an offset is not needed any more (KIP-211): since the group emptied, or since it was committed if nobody subscribes
-    /// to the topic. None while it is needed.
-    fn unneeded_since(&self, topic: TopicId, committed_at_ms: i64) -> Option<i64> {
-        match self {
-            Kind::Simple => Some(committed_at_ms),
-            Kind::Consumer(consumer) if consumer.subscribes(topic) => None,
-            Kind::Consumer(consumer) => {
-                Some(consumer.emptied_at_ms().map_or(committed_at_ms, |at| at.max(committed_at_ms)))
-            }
-        }
-    }
-
-    /// Forgets a group without members.
-    fn delete(self, cx: &mut Scope<'_>) {
-        match self {
-            Kind::Simple => {}
-            Kind::Consumer(_) => cx.delete(RecordPart::Group),
-        }
     }
 }
 

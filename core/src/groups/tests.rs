@@ -1,12 +1,16 @@
 //! Groups, one promise at a time, and under churn by seed. Every step is held against the store: the shard is what is persisted.
 
 mod churn;
+mod classic;
 mod consumers;
 mod failover;
+mod migration;
+mod mixed;
 mod offsets;
 
 use super::*;
-use crate::records::groups::{Record, RecordKey};
+use crate::records::groups::{Protocol, Record, RecordKey};
+use embedded::Subscription;
 use millpond_log::{ErrorCode, Offset, PartitionId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -172,4 +176,65 @@ pub(super) fn owning(member: &str, epoch: i32, owned: BTreeSet<PartitionId>) -> 
 
 pub(super) fn offset(offset: u64) -> CommitOffset {
     CommitOffset { offset: Offset(offset), leader_epoch: None, metadata: String::new() }
+}
+
+/// A request to join group `g` by the classic protocol, as a consumer of topic `t` that knows the assignor `range`.
+pub(super) fn joins(member: &str, fresh: &str) -> Join {
+    let subscription = Subscription { version: 1, topics: ["t".to_owned()].into(), ..Subscription::default() };
+    Join {
+        group: "g".into(),
+        member: member.into(),
+        fresh: fresh.into(),
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 30_000,
+        protocol_type: "consumer".to_owned(),
+        protocols: vec![protocol("range", &subscription)],
+        ..Join::default()
+    }
+}
+
+pub(super) fn protocol(name: &str, subscription: &Subscription) -> Protocol {
+    Protocol { name: name.to_owned(), metadata: embedded::write_subscription(subscription) }
+}
+
+pub(super) fn who(member: &str, generation: i32) -> ClassicHeartbeat {
+    ClassicHeartbeat { group: "g".into(), member: member.into(), generation, ..ClassicHeartbeat::default() }
+}
+
+/// What a leader gives each member.
+pub(super) fn gives<'a>(gifts: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<Arc<str>, Vec<u8>> {
+    gifts.into_iter().map(|(member, gift)| (member.into(), gift.as_bytes().to_vec())).collect()
+}
+
+impl World {
+    pub(super) fn joined(&mut self, token: Token) -> Result<Joined, ErrorCode> {
+        match self.answer(token) {
+            Some(Answer::Join(joined)) => joined.map_err(|refused| refused.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn synced(&mut self, token: Token) -> Result<Vec<u8>, ErrorCode> {
+        match self.answer(token) {
+            Some(Answer::Sync(synced)) => synced.map(|synced| synced.assignment),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn sync(&mut self, who: ClassicHeartbeat, assignments: BTreeMap<Arc<str>, Vec<u8>>) -> Token {
+        self.send(Request::Sync(SyncGroup { who, assignments, ..SyncGroup::default() }))
+    }
+
+    pub(super) fn lives(&mut self, who: ClassicHeartbeat) -> Result<(), ErrorCode> {
+        let Answer::ClassicHeartbeat(result) = self.ask(Request::ClassicHeartbeat(who)) else { panic!("another") };
+        result
+    }
+
+    pub(super) fn leave(&mut self, members: &[(&str, Option<&str>)]) -> Vec<Result<(), ErrorCode>> {
+        let members = members.iter().map(|(id, instance)| ((*id).into(), instance.map(str::to_owned))).collect();
+        let Answer::Leave(Ok(left)) = self.ask(Request::Leave(Leave { group: "g".into(), members })) else {
+            panic!("another answer")
+        };
+        left
+    }
 }

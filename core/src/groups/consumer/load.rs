@@ -38,7 +38,7 @@ impl ConsumerGroup {
     }
 
     /// Takes a member in, with what it owns as its target. Refuses one that owns what another does (rule S20): it has to join anew.
-    fn adopt(&mut self, id: &Arc<str>, record: MemberRecord) -> bool {
+    pub(super) fn adopt(&mut self, id: &Arc<str>, record: MemberRecord) -> bool {
         let held = || record.assigned.keys().chain(record.revoking.keys());
         let taken = record.instance.as_ref().is_some_and(|instance| self.statics.contains_key(instance));
         if taken || held().any(|partition| self.owners.contains_key(partition)) {

@@ -1,7 +1,9 @@
 //! A shard as it is read back from its records. What was cut short is put right, by changes that come with it.
 
-use super::{ConsumerGroup, Ends, Group, GroupLimits, Kind, Now, Patterns, Shard, Step, Timer, Timers, Topics};
-use crate::records::groups::{GroupRecord, MemberRecord, Record, RecordKey, RecordPart};
+use super::{
+    ClassicGroup, ConsumerGroup, Ends, Group, GroupLimits, Kind, Now, Patterns, Shard, Step, Timer, Timers, Topics,
+};
+use crate::records::groups::{ClassicPiece, GroupRecord, MemberRecord, Record, RecordKey, RecordPart};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use std::sync::Arc;
 struct Parts {
     group: Option<GroupRecord>,
     members: BTreeMap<Arc<str>, MemberRecord>,
+    pieces: BTreeMap<(u64, u32), ClassicPiece>,
     loaded: Group,
 }
 
@@ -37,6 +40,9 @@ impl Shard {
                 (RecordPart::Member(id), Record::Member(record)) => {
                     parts.members.insert(id.clone(), record);
                 }
+                (&RecordPart::Classic { version, piece }, Record::Classic(record)) => {
+                    parts.pieces.insert((version, piece), record);
+                }
                 (&RecordPart::Offsets { topic, block }, Record::Offsets(offsets)) => {
                     parts.loaded.offsets.load((topic, block), offsets);
                 }
@@ -58,20 +64,30 @@ impl Shard {
         };
         shard.timers.set(Timer::Expiry, now.steady_ms.saturating_add(limits.expiry_interval_ms.into()));
         let mut step = Step::default();
-        for (name, Parts { group, members, loaded }) in parts {
+        for (name, Parts { group, members, pieces, loaded }) in parts {
             for producer in loaded.offsets.producers() {
                 shard.open.entry(producer).or_default().insert(name.clone());
             }
             shard.groups.insert(name.clone(), loaded);
-            shard.enter(now, &mut step, &name, |cx, loaded| match group {
-                Some(GroupRecord::Consumer(record)) => {
-                    loaded.kind = Kind::Consumer(ConsumerGroup::load(cx, record, members));
-                }
-                Some(GroupRecord::Classic(_)) | None => {
-                    // Members of a group that was being deleted, or whose kind was being changed.
-                    for id in members.into_keys() {
-                        cx.delete(RecordPart::Member(id));
+            shard.enter(now, &mut step, &name, |cx, loaded| {
+                // What is left over is of a group that was being deleted, or whose kind was being changed.
+                let (mut stray_members, mut stray_pieces) = (members, pieces);
+                match group {
+                    Some(GroupRecord::Consumer(record)) => {
+                        let members = std::mem::take(&mut stray_members);
+                        loaded.kind = Kind::Consumer(ConsumerGroup::load(cx, record, members));
                     }
+                    Some(GroupRecord::Classic(record)) => {
+                        let pieces = std::mem::take(&mut stray_pieces);
+                        loaded.kind = Kind::Classic(ClassicGroup::load(cx, record, pieces));
+                    }
+                    None => {}
+                }
+                for id in stray_members.into_keys() {
+                    cx.delete(RecordPart::Member(id));
+                }
+                for (version, piece) in stray_pieces.into_keys() {
+                    cx.delete(RecordPart::Classic { version, piece });
                 }
             });
         }

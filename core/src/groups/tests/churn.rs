@@ -88,6 +88,8 @@ struct Churn {
     members: u64,
     failovers: usize,
     moves: usize,
+    /// Percentage of answers that are lost.
+    lossy: u64,
 }
 
 #[test]
@@ -150,6 +152,7 @@ impl Churn {
             members: 0,
             failovers: 0,
             moves: 0,
+            lossy: 8,
         }
     }
 
@@ -388,7 +391,7 @@ impl Churn {
             let Some(step) = self.held.pop_front() else { return };
             apply(&mut self.durable, step.changes);
             for (token, answer) in step.answers {
-                let lost = self.random.percent(8);
+                let lost = self.random.percent(self.lossy);
                 match (self.waiting.remove(&token), answer) {
                     (Some(Waiting::Heartbeat(index)), answer) => self.heard(index, token, answer, lost),
                     (Some(Waiting::Commit(offsets)), Answer::Commit(Ok(results))) if !lost => {
@@ -505,6 +508,7 @@ impl Churn {
 
     /// L8: once nothing happens any more, members come to rest, and share evenly.
     fn calm(&mut self) {
+        self.lossy = 0;
         self.join();
         for _ in 0..40 {
             for index in 0..self.readers.len() {
