@@ -75,6 +75,9 @@ enum Waiting {
     Position(usize, PartitionId),
 }
 
+/// Members as the shard describes them, each with its target.
+type Described = BTreeMap<Arc<str>, (MemberRecord, BTreeSet<PartitionId>)>;
+
 struct Churn {
     random: Random,
     world: World,
@@ -222,7 +225,7 @@ impl Churn {
         }
     }
 
-    fn described(&self) -> Option<(GroupState, BTreeMap<Arc<str>, (MemberRecord, BTreeSet<PartitionId>)>)> {
+    fn described(&self) -> Option<(GroupState, Described)> {
         let description = self.world.shard.describe(&"g".into()).ok()?;
         let Members::Consumer { members, .. } = description.members else { return None };
         Some((description.listed.state, members))
@@ -554,7 +557,7 @@ impl Churn {
         self.check_even(&members);
     }
 
-    fn check_even(&self, members: &BTreeMap<Arc<str>, (MemberRecord, BTreeSet<PartitionId>)>) {
+    fn check_even(&self, members: &Described) {
         let assignor = Assignor::default();
         assert_eq!(assignor, Assignor::Uniform);
         let same: BTreeSet<_> = members.values().map(|(record, _)| (&record.topics, &record.regex)).collect();
