@@ -44,7 +44,7 @@ fn rejoin(world: &mut World, join: Join) -> (i32, BTreeSet<u32>) {
     (joined.generation, owned(&world.synced(sync).expect("it is a member")))
 }
 
-/// S20: a classic group becomes a consumer group while it is read from; nothing is read by two, and nothing stops that stays.
+/// Rule S20: a classic group becomes a consumer group while it is read from; nothing is read by two, and nothing stops that stays.
 #[test]
 fn a_live_group_is_upgraded_and_downgraded() {
     let mut world = World::new(&[("t", 4)]);
@@ -164,6 +164,14 @@ fn groups_whose_members_are_no_consumers_stay_classic() {
     assert_eq!(world.beat(join("c", &["t"])), Err(ErrorCode::GroupIdNotFound));
     assert_eq!(world.leave(&[("a", None)]), [Ok(())]);
     world.beat(join("c", &["t"])).expect("the group is empty");
+}
+
+#[test]
+fn a_full_group_stays_what_it_is() {
+    let mut world = World::with(GroupLimits { members_max: 2, ..GroupLimits::default() }, &[("t", 4)]);
+    classic_pair(&mut world);
+    assert_eq!(world.beat(join("c", &["t"])), Err(ErrorCode::GroupMaxSizeReached));
+    assert_eq!((world.lives(who("a", 1)), world.lives(who("b", 1))), (Ok(()), Ok(())), "nobody noticed");
 }
 
 /// Offsets outlive what the group is.
