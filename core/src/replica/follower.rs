@@ -213,7 +213,13 @@ impl Replica {
         stream.matched = stream.matched.max(matched);
         let matched = stream.matched;
         let hw = head.hw.min(matched);
-        if hw > self.hw {
+        // Rule E7: after an unclean election its leader says what is committed, and that may be less than was known here.
+        let reset = self.unclean(head) && self.unclean_met < head.unclean_epoch;
+        let hw = if reset { hw.max(self.tiered_end) } else { hw.max(self.hw) };
+        if reset {
+            self.unclean_met = head.unclean_epoch;
+        }
+        if hw != self.hw {
             self.hw = hw;
             out.push(Output::Publish);
         }
