@@ -48,8 +48,12 @@ codes! {
     RequestTimedOut = 7, "REQUEST_TIMED_OUT", true;
     /// The batch is larger than `max.message.bytes`.
     MessageTooLarge = 10, "MESSAGE_TOO_LARGE", false;
+    /// The state of this group or transaction is being read.
+    CoordinatorLoadInProgress = 14, "COORDINATOR_LOAD_IN_PROGRESS", true;
     /// Nobody keeps the state of this group or transaction now.
     CoordinatorNotAvailable = 15, "COORDINATOR_NOT_AVAILABLE", true;
+    /// Another broker keeps the state of this group or transaction.
+    NotCoordinator = 16, "NOT_COORDINATOR", true;
     /// The topic name breaks the name rules.
     InvalidTopic = 17, "INVALID_TOPIC_EXCEPTION", false;
     /// Fewer in-sync replicas than `min.insync.replicas`, or no room in the WAL.
@@ -84,6 +88,16 @@ codes! {
     DuplicateSequenceNumber = 46, "DUPLICATE_SEQUENCE_NUMBER", false;
     /// A newer instance of this producer exists.
     InvalidProducerEpoch = 47, "INVALID_PRODUCER_EPOCH", false;
+    /// The transaction is not in a state for that.
+    InvalidTxnState = 48, "INVALID_TXN_STATE", false;
+    /// The producer id is not the one that this transactional id stands for.
+    InvalidProducerIdMapping = 49, "INVALID_PRODUCER_ID_MAPPING", false;
+    /// A transaction timeout that is not above 0, or above what the cluster allows.
+    InvalidTransactionTimeout = 50, "INVALID_TRANSACTION_TIMEOUT", false;
+    /// The transaction before is still being ended.
+    ConcurrentTransactions = 51, "CONCURRENT_TRANSACTIONS", true;
+    /// A marker of a coordinator that is one no more.
+    TransactionCoordinatorFenced = 52, "TRANSACTION_COORDINATOR_FENCED", false;
     /// Stored data cannot be read or written now.
     KafkaStorageError = 56, "KAFKA_STORAGE_ERROR", true;
     /// The producer id is unknown here.
@@ -100,8 +114,16 @@ codes! {
     PreferredLeaderNotAvailable = 80, "PREFERRED_LEADER_NOT_AVAILABLE", true;
     /// The batch or one of its records is malformed.
     InvalidRecord = 87, "INVALID_RECORD", false;
+    /// Offsets of an open transaction are not decided yet.
+    UnstableOffsetCommit = 88, "UNSTABLE_OFFSET_COMMIT", true;
     /// Too much is in flight; wait as long as the answer says.
     ThrottlingQuotaExceeded = 89, "THROTTLING_QUOTA_EXCEEDED", true;
+    /// A newer instance has taken the transactional id over.
+    ProducerFenced = 90, "PRODUCER_FENCED", false;
     /// No topic has this id.
     UnknownTopicId = 100, "UNKNOWN_TOPIC_ID", true;
+    /// Nothing is known of this transactional id.
+    TransactionalIdNotFound = 105, "TRANSACTIONAL_ID_NOT_FOUND", false;
+    /// The transaction can only be aborted; what comes after it is not concerned.
+    TransactionAbortable = 120, "TRANSACTION_ABORTABLE", false;
 }

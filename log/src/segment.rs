@@ -28,7 +28,8 @@ pub use write::{BuiltSegment, SegmentTail, SegmentWriter};
 
 use crate::batch::BatchError;
 use crate::epochs::EpochStart;
-use crate::ids::{LeaderEpoch, Offset, PartitionId, ProducerId, TimestampMs};
+use crate::ids::{LeaderEpoch, Offset, PartitionId, TimestampMs};
+pub use crate::transactions::{AbortedTxn, OpenTxn};
 
 /// Bytes of data after which a chunk is closed. A chunk is what the index can find and a CRC covers: at least one batch.
 /// 64 KiB keeps the index of a 64 MiB segment near 20 KiB and what a random read fetches too much below a page.
@@ -64,26 +65,6 @@ pub enum Density {
     Dense,
     /// Compaction took out whole batches: the segment covers `[base, end)` all the same (rule C3).
     Sparse,
-}
-
-/// An aborted transaction whose marker is in the segment (rules T4, X7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AbortedTxn {
-    /// Offset of the marker.
-    pub marker: Offset,
-    /// Offset of its first record, perhaps in an earlier segment.
-    pub first: Offset,
-    /// Its producer.
-    pub producer: ProducerId,
-}
-
-/// A transaction that is open where the segment ends (rules T4, T7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OpenTxn {
-    /// Offset of its first record, perhaps in an earlier segment.
-    pub first: Offset,
-    /// Its producer.
-    pub producer: ProducerId,
 }
 
 /// What is worth knowing of a segment without opening it. A manifest entry is made from it.
