@@ -1,4 +1,5 @@
-//! One replica of one partition: what it appends, when that counts as committed, whom it answers (rules R1 to R12, I1 to I8, P3, P4).
+//! One replica of one partition: what it appends, when that counts as committed, whom it answers (rules R1 to R12, I1 to I8, P3, P4,
+//! X3, X5 to X7).
 //!
 //! It holds no bytes of the log and knows no disk and no wire: batches pass through it on their way to the WAL, which reports what
 //! is durable, and what it says to other replicas is carried by the driver.
@@ -8,6 +9,7 @@ mod isr;
 mod leader;
 mod push;
 mod step;
+mod transactions;
 mod transfer;
 
 pub use isr::{Proposal, removal, won};
@@ -15,13 +17,14 @@ pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
 pub use step::{
     Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Visible,
 };
+pub use transactions::{EndedInTail, Unverified, VERIFICATION_MS, VerificationToken, Verified};
 pub use transfer::Transfer;
 
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
 use follower::{Busy, Stream};
 use leader::{Leading, Produce};
-use millpond_log::batch::{ProducerStamp, TimestampType};
+use millpond_log::batch::{ProducerWrite, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
 use millpond_log::manifest::ManifestRoot;
@@ -70,9 +73,13 @@ pub struct Replica {
     trimmed: Offset,
     hw: Offset,
     at_end: EndState,
+    /// No transaction is known to be decided above it: what is known of those at the log end holds no longer.
+    stable_bound: Option<Offset>,
     epochs: LeaderEpochs,
     timestamp_type: TimestampType,
     lag_time_ms: u64,
+    /// Counts the verifications, over all offices (rule X3).
+    verifications: u64,
     mark: Mark,
     /// What is on its way to the disk, in order.
     unsynced: VecDeque<(Mark, Written)>,
@@ -107,6 +114,10 @@ impl Replica {
         let end = from.at_end.end;
         assert!(from.tiered_end <= end, "the log ends at or after what is tiered");
         assert!(from.hw <= end, "rule R10: a persisted high watermark was durable");
+        // What the manifest holds was committed (S8), whatever was persisted here.
+        let hw = from.hw.max(from.tiered_end);
+        let mut at_end = from.at_end;
+        at_end.ended.decided(hw);
         Replica {
             rules: from.rules,
             rid: from.rid,
@@ -118,12 +129,13 @@ impl Replica {
             tiered_end: from.tiered_end,
             durable: end,
             trimmed: from.tiered_end,
-            // What the manifest holds was committed (S8), whatever was persisted here.
-            hw: from.hw.max(from.tiered_end),
-            at_end: from.at_end,
+            hw,
+            at_end,
+            stable_bound: None,
             epochs: from.epochs,
             timestamp_type: from.timestamp_type,
             lag_time_ms: from.lag_time_ms,
+            verifications: 0,
             mark: Mark(0),
             unsynced: VecDeque::new(),
             busy: None,
@@ -141,6 +153,8 @@ impl Replica {
             Input::Produce { token, batch, latest, acks } => {
                 self.produce(now, Produce { token, batch, latest, acks }, out);
             }
+            Input::Verified(verified) => self.verified(verified),
+            Input::EndTransaction { token, marker } => self.end_transaction(now, token, &marker, out),
             Input::Durable(mark) => self.note_durable(now, mark, out),
             Input::Push(push) => self.on_push(push, out),
             Input::Reply(reply) => self.note_reply(now, reply, out),
@@ -159,7 +173,12 @@ impl Replica {
                 self.begin_handover(now, wish);
                 self.consider_isr(now, out);
             }
-            Input::Tick => self.consider_isr(now, out),
+            Input::Tick => {
+                if let Role::Leader(leading) = &mut self.role {
+                    leading.verifications.expire(now);
+                }
+                self.consider_isr(now, out);
+            }
         }
     }
 
@@ -176,7 +195,7 @@ impl Replica {
             log_start: self.log_start,
             tiered_end: self.tiered_end,
             hw: self.hw,
-            lso: self.hw,
+            lso: self.last_stable(),
             end: self.at_end.end,
             end_proven,
         }
@@ -320,9 +339,13 @@ impl Replica {
     fn append(&mut self, placed: Placed, out: &mut Vec<Output>) {
         let Placed { batch, append_time, .. } = &placed;
         self.at_end.absorb(batch, *append_time);
+        let writer = batch.producer().map(|stamp| stamp.id);
         self.epochs.append(batch.leader_epoch(), batch.base_offset());
         let mark = self.written(Written::End(batch.end_offset()));
         out.push(Output::Append { placed, mark });
+        if let Some(writer) = writer {
+            self.spend_verifications(writer);
+        }
     }
 
     fn note_manifest(&mut self, log_start: Offset, tiered_end: Offset, out: &mut Vec<Output>) {
@@ -340,7 +363,7 @@ impl Replica {
         self.log_start = self.log_start.max(log_start);
         self.tiered_end = self.tiered_end.max(tiered_end);
         // What the manifest holds was committed (S8).
-        self.hw = self.hw.max(self.tiered_end);
+        self.commit(self.hw.max(self.tiered_end));
         self.trim(out);
         out.push(Output::Publish);
     }
@@ -364,6 +387,7 @@ impl EndState {
             prefix_hash: 0,
             producers: ProducerTable::default(),
             last_append_time: TimestampMs::NONE,
+            ended: EndedInTail::default(),
         }
     }
 
@@ -374,26 +398,27 @@ impl EndState {
         let (prefix_hash, last_append_time) = root
             .newest()
             .map_or((empty.prefix_hash, empty.last_append_time), |newest| (newest.prefix_hash, newest.max_append_time));
-        EndState { end: root.tiered_end, prefix_hash, producers, last_append_time }
+        // What ended below is told by the segments, and decided (rule T1).
+        EndState { end: root.tiered_end, prefix_hash, producers, last_append_time, ended: EndedInTail::default() }
     }
 
     /// Moves past `batch`.
     pub fn absorb(&mut self, batch: &Batch, append_time: TimestampMs) {
-        self.replay(batch.producer(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
+        self.replay(batch.producer_write(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
         self.prefix_hash = chain_hash(self.prefix_hash, batch);
     }
 
     /// Moves past a batch of which only the index is at hand; the hash stays as it is.
     pub fn replay(
         &mut self,
-        producer: Option<ProducerStamp>,
+        write: Option<ProducerWrite>,
         record_count: u32,
         span: std::ops::Range<Offset>,
         append_time: TimestampMs,
     ) {
         self.expire(append_time);
-        if let Some(stamp) = producer {
-            self.producers.append(stamp, record_count, span.start, append_time);
+        if let Some(write) = write {
+            self.note_write(write, record_count, span.start, append_time);
         }
         self.last_append_time = append_time;
         self.end = span.end;

@@ -24,16 +24,21 @@ pub fn grpc_code(code: ErrorCode) -> Code {
     match code {
         E::UnknownServerError => Code::Internal,
         E::OffsetOutOfRange => Code::OutOfRange,
-        E::UnknownTopicOrPartition | E::UnknownTopicId => Code::NotFound,
+        E::UnknownTopicOrPartition | E::UnknownTopicId | E::TransactionalIdNotFound => Code::NotFound,
         E::LeaderNotAvailable
         | E::NotLeaderOrFollower
         | E::NotController
+        | E::CoordinatorLoadInProgress
         | E::CoordinatorNotAvailable
+        | E::NotCoordinator
+        | E::UnstableOffsetCommit
         | E::NotEnoughReplicas
         | E::KafkaStorageError
         | E::OffsetNotAvailable
         | E::PreferredLeaderNotAvailable => Code::Unavailable,
         E::RequestTimedOut => Code::DeadlineExceeded,
+        // What was begun has to end first, or be given up.
+        E::ConcurrentTransactions | E::TransactionAbortable => Code::Aborted,
         E::TopicAuthorizationFailed => Code::PermissionDenied,
         E::TopicAlreadyExists => Code::AlreadyExists,
         E::UnsupportedVersion => Code::Unimplemented,
@@ -42,6 +47,10 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::DuplicateSequenceNumber
         | E::InvalidProducerEpoch
         | E::UnknownProducerId
+        | E::InvalidTxnState
+        | E::InvalidProducerIdMapping
+        | E::ProducerFenced
+        | E::TransactionCoordinatorFenced
         | E::FencedLeaderEpoch
         | E::UnknownLeaderEpoch => Code::FailedPrecondition,
         E::CorruptMessage
@@ -49,6 +58,7 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::InvalidTopic
         | E::InvalidRequiredAcks
         | E::InvalidTimestamp
+        | E::InvalidTransactionTimeout
         | E::InvalidPartitions
         | E::InvalidReplicationFactor
         | E::InvalidReplicaAssignment

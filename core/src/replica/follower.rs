@@ -137,6 +137,10 @@ impl Replica {
             return out.push(Output::Fault(Fault::TruncationBelowCommitted { to, hw, tiered_end }));
         }
         self.busy = Some(Busy::Truncating);
+        if to < hw {
+            // Which transactions were open there is not known before the log is replayed (rules X6, R7).
+            self.stable_bound = Some(self.log_start);
+        }
         self.hw = hw.min(to);
         self.cut(to);
         let mark = self.written(Written::End(to));
@@ -189,7 +193,8 @@ impl Replica {
         self.cut(at);
         (self.at_end, self.epochs) = (at_end, epochs);
         self.log_start = self.log_start.max(log_start);
-        (self.tiered_end, self.hw) = (at, at);
+        self.tiered_end = at;
+        self.hw = at;
         let mark = self.written(Written::End(at));
         out.push(Output::Reset { at, prefix_hash, mark });
         out.push(Output::Publish);
@@ -199,6 +204,9 @@ impl Replica {
     /// The log is whole again: asks the leader to go on, and looks at what was decided meanwhile.
     fn stand_again(&mut self, now: Now, out: &mut Vec<Output>) {
         self.busy = None;
+        // Rule R7: what is known of transactions is of this log again.
+        self.stable_bound = None;
+        self.at_end.ended.decided(self.hw);
         let end = self.at_end.end;
         if let Role::Follower { stream: Some(stream), .. } = &self.role {
             let (head, nonce) = (stream.head, stream.nonce);
@@ -214,7 +222,7 @@ impl Replica {
         let matched = stream.matched;
         let hw = head.hw.min(matched);
         if hw > self.hw {
-            self.hw = hw;
+            self.commit(hw);
             out.push(Output::Publish);
         }
         if head.tiered_end <= matched {

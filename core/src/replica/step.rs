@@ -2,11 +2,13 @@
 
 use super::isr::Proposal;
 use super::push::{Cursor, Placed, Push, PushReply};
+use super::transactions::{EndedInTail, Unverified, Verified};
 use super::transfer::Transfer;
 use crate::records::PartitionRecord;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::producers::{ProducerError, ProducerTable};
+use millpond_log::transactions::Marker;
 use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 
 /// Names one request until it is answered. Chosen by the driver; unique among the requests of one replica that are open.
@@ -75,6 +77,15 @@ pub enum Input {
         /// When to answer.
         acks: Acks,
     },
+    /// A coordinator has said that the partition is part of a producer's transaction (rule X3).
+    Verified(Verified),
+    /// A coordinator ends a transaction (rule X5). Answered when the marker is committed.
+    EndTransaction {
+        /// To be answered.
+        token: Token,
+        /// How it ends.
+        marker: Marker,
+    },
     /// The own WAL has synced every record up to and with this one (rule W1).
     Durable(Mark),
     /// The leader pushed.
@@ -130,6 +141,8 @@ pub struct EndState {
     pub producers: ProducerTable,
     /// Newest append time in the log; `TimestampMs::NONE` for an empty one.
     pub last_append_time: TimestampMs,
+    /// Transactions that ended in the part of the log that was replayed or appended: not in object storage.
+    pub ended: EndedInTail,
 }
 
 /// What a manifest says of the log below its tiered end.
@@ -179,7 +192,9 @@ pub enum Output {
     },
     /// Read the manifest linearizably and answer with `Input::Installed` (rule R12).
     Install,
-    /// Answer a produce.
+    /// Keep a batch until it is verified, and ask for that if it was not asked before (rule X3).
+    Verify(Unverified),
+    /// Answer a produce, or a marker.
     Answer {
         /// Which.
         token: Token,
@@ -250,7 +265,7 @@ pub enum Fault {
 /// Where a batch stands in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of its first record: the original one for a duplicate (rule P3).
+    /// Offset of its first record: the original one for a duplicate (rule P3); the log end for a marker that changes nothing.
     pub base: Offset,
     /// Its append time.
     pub append_time: TimestampMs,
@@ -279,7 +294,7 @@ pub enum Refusal {
         /// Wanted.
         min_isr: u32,
     },
-    /// The producer's epoch or sequence does not fit.
+    /// The producer's epoch, sequence or transaction does not fit, or the coordinator's epoch.
     #[error(transparent)]
     Producer(#[from] ProducerError),
 }

@@ -172,6 +172,7 @@ impl Node {
                     running.cursors.insert(to, SimCursor { nonce, next: from, prev_epoch });
                 }
                 Output::Unfollow(to) => drop(running.cursors.remove(&to)),
+                Output::Verify(_) => unreachable!("no client of this simulation has transactions"),
                 Output::Answer { token, result } => effects.push(Effect::Answer { token, result }),
                 Output::Reply { to, reply } => effects.push(Effect::Reply { to, reply }),
                 Output::Propose(proposal) => {
