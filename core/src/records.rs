@@ -4,6 +4,9 @@
 //! by an older broker must not lose what a newer one put there. Who writes them, and under which guard, is not here.
 
 mod text;
+mod transaction;
+
+pub use transaction::{ProducerInstance, TransactionRecord, TransactionState};
 
 use crate::topic_name::TopicName;
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};
