@@ -32,9 +32,9 @@ const TICK_MAX: usize = 100;
 /// Panics without shards.
 #[must_use]
 pub fn shard_of(id: &str, shards: u32) -> u32 {
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = id
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     u32::try_from(hash % u64::from(shards)).expect("below a 32-bit number")
 }
 
@@ -95,14 +95,19 @@ pub enum Request {
     },
 }
 
-/// What became of an `Effect`. Repeated and late reports change nothing.
+/// What became of an `Effect` of this coordinator; the driver keeps back what became of an earlier one's. Repeated and late reports
+/// change nothing.
+///
+/// A marker that keeps its epoch (`Marker::raised`) must be under way at most once at a time: a copy that arrives after the transaction
+/// is complete would end the next one, which has the same epoch. So the driver sends another only when the one before, and its answer,
+/// can arrive no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// These partitions hold the marker below their high watermarks (rule X5); or they are gone, with their topic.
     Marked {
         /// The transactional id.
         id: String,
-        /// What the marker carries.
+        /// What the marker carried.
         producer: ProducerInstance,
         /// The partitions.
         partitions: Vec<PartitionId>,
@@ -111,7 +116,7 @@ pub enum Report {
     Settled {
         /// The transactional id.
         id: String,
-        /// What the effect said.
+        /// What the marker carried.
         producer: ProducerInstance,
         /// The groups.
         groups: Vec<String>,
@@ -140,14 +145,13 @@ pub enum Effect {
         /// The partitions.
         partitions: Vec<PartitionId>,
     },
-    /// Have these groups take the transaction's offsets over, or drop them. Offsets of lower epochs are refused from then on.
+    /// Have these groups take the transaction's offsets over, or drop them. A group judges the marker as a partition does: offsets of
+    /// lower epochs are refused from then on, and what it verified before is void.
     Settle {
         /// The transactional id.
         id: String,
-        /// Whose offsets, up to and without its epoch.
-        producer: ProducerInstance,
-        /// Whether they are taken over.
-        outcome: TxnOutcome,
+        /// What a partition would be given.
+        marker: Marker,
         /// The groups.
         groups: Vec<String>,
     },
@@ -347,9 +351,15 @@ impl Coordinator {
         }
         match report {
             Report::Marked { partitions, .. } => {
-                transaction.left.partitions.retain(|partition| !partitions.contains(partition));
+                for partition in &partitions {
+                    transaction.left.partitions.remove(partition);
+                }
             }
-            Report::Settled { groups, .. } => transaction.left.groups.retain(|group| !groups.contains(group)),
+            Report::Settled { groups, .. } => {
+                for group in &groups {
+                    transaction.left.groups.remove(group);
+                }
+            }
         }
         if transaction.left.is_empty() {
             let complete = decide::complete(&transaction.record, now);
@@ -452,21 +462,21 @@ impl Transaction {
     fn effects(&self, id: &str, coordinator_epoch: CoordinatorEpoch) -> Vec<Effect> {
         let Some(outcome) = self.record.state.prepared() else { return Vec::new() };
         let producer = self.record.producer;
+        let marker = Marker {
+            producer: producer.id,
+            epoch: producer.epoch,
+            // Rule X1: only who keeps its epoch over the end has the markers carry it as it is.
+            raised: self.record.ended_by != Some(producer),
+            end: EndMarker { outcome, coordinator_epoch },
+        };
         let mut effects = Vec::new();
         if !self.left.partitions.is_empty() {
-            let marker = Marker {
-                producer: producer.id,
-                epoch: producer.epoch,
-                // Rule X1: only who keeps its epoch over the end has the markers carry it as it is.
-                raised: self.record.ended_by != Some(producer),
-                end: EndMarker { outcome, coordinator_epoch },
-            };
             let partitions = self.left.partitions.iter().copied().collect();
             effects.push(Effect::Mark { id: id.to_owned(), marker, partitions });
         }
         if !self.left.groups.is_empty() {
             let groups = self.left.groups.iter().cloned().collect();
-            effects.push(Effect::Settle { id: id.to_owned(), producer, outcome, groups });
+            effects.push(Effect::Settle { id: id.to_owned(), marker, groups });
         }
         effects
     }

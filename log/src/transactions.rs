@@ -80,19 +80,20 @@ impl EndedTxn {
 }
 
 impl AbortedTxn {
-    /// Whether a reader of `read` under this last stable offset has to know of it (rule X7).
+    /// Whether a reader of `read` has to know of it (rule X7).
     #[must_use]
-    pub fn bears_on(&self, read: &Range<Offset>, lso: Offset) -> bool {
-        self.marker >= read.start && self.first < read.end && self.marker < lso
+    pub fn bears_on(&self, read: &Range<Offset>) -> bool {
+        self.marker >= read.start && self.first < read.end
     }
 }
 
 /// The aborted transactions that a reader of `read` has to know, ordered by first offset as Kafka's clients rely on (rule X7).
 ///
-/// `known` are those of one view (rule F5): each once, whatever the order.
+/// `known` are those of one view (rule F5): each once, whatever the order. `read` ends at or below its last stable offset, so whatever
+/// overlaps it is decided, though the marker may lie beyond, where an older transaction is still open.
 #[must_use]
-pub fn aborted_in(known: impl IntoIterator<Item = AbortedTxn>, read: &Range<Offset>, lso: Offset) -> Vec<AbortedTxn> {
-    let mut found: Vec<AbortedTxn> = known.into_iter().filter(|txn| txn.bears_on(read, lso)).collect();
+pub fn aborted_in(known: impl IntoIterator<Item = AbortedTxn>, read: &Range<Offset>) -> Vec<AbortedTxn> {
+    let mut found: Vec<AbortedTxn> = known.into_iter().filter(|txn| txn.bears_on(read)).collect();
     found.sort_unstable_by_key(|txn| (txn.first, txn.producer));
     found
 }
@@ -155,8 +156,8 @@ mod tests {
         AbortedTxn { marker: Offset(marker), first: Offset(first), producer: ProducerId(first) }
     }
 
-    fn firsts(known: &[AbortedTxn], from: u64, to: u64, lso: u64) -> Vec<u64> {
-        let found = aborted_in(known.iter().copied(), &(Offset(from)..Offset(to)), Offset(lso));
+    fn firsts(known: &[AbortedTxn], from: u64, to: u64) -> Vec<u64> {
+        let found = aborted_in(known.iter().copied(), &(Offset(from)..Offset(to)));
         found.iter().map(|txn| txn.first.0).collect()
     }
 
@@ -164,17 +165,16 @@ mod tests {
     #[test]
     fn an_aborted_range_is_told_to_whoever_reads_a_part_of_it() {
         let known = [txn(0, 5)];
-        assert_eq!(firsts(&known, 0, 11, 11), [0]);
-        assert_eq!(firsts(&known, 3, 4, 11), [0]);
-        assert_eq!(firsts(&known, 5, 6, 11), [0]);
-        assert_eq!(firsts(&known, 6, 11, 11), Vec::<u64>::new());
-        assert_eq!(firsts(&known, 0, 11, 5), Vec::<u64>::new(), "rule X7: its marker is not below the stable end");
+        assert_eq!(firsts(&known, 0, 11), [0]);
+        assert_eq!(firsts(&known, 3, 4), [0], "rule X7: also where the marker lies beyond the stable end");
+        assert_eq!(firsts(&known, 5, 6), [0]);
+        assert_eq!(firsts(&known, 6, 11), Vec::<u64>::new());
     }
 
     #[test]
     fn aborted_ranges_are_told_by_first_offset() {
         // By marker 8 comes before 3, as the list has them.
-        assert_eq!(firsts(&[txn(8, 9), txn(3, 12)], 0, 20, 20), [3, 8]);
+        assert_eq!(firsts(&[txn(8, 9), txn(3, 12)], 0, 20), [3, 8]);
     }
 
     proptest! {

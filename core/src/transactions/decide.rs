@@ -218,7 +218,8 @@ fn holds(known: &TransactionRecord, parts: &Parts) -> bool {
 
 /// What the parts take in the record, at most: JSON's quotes and commas included, and each character of a group escaped.
 fn parts_bytes(record: &TransactionRecord) -> usize {
-    let partitions: usize = record.partitions.values().map(|indexes| 42 + indexes.iter().map(digits).sum::<usize>()).sum();
+    let partitions: usize =
+        record.partitions.values().map(|indexes| 42 + indexes.iter().map(digits).sum::<usize>()).sum();
     let groups: usize = record.groups.iter().map(|group| 3 + group.len() * 6).sum();
     partitions + groups
 }
@@ -229,7 +230,10 @@ fn digits(index: &u32) -> usize {
 }
 
 /// The record, if `producer` is the one that may act on it.
-fn acting(known: Option<&TransactionRecord>, producer: ProducerInstance) -> Result<&TransactionRecord, TransactionError> {
+fn acting(
+    known: Option<&TransactionRecord>,
+    producer: ProducerInstance,
+) -> Result<&TransactionRecord, TransactionError> {
     let known = known.ok_or(TransactionError::UnknownProducer)?;
     let successor = known.next_producer.map(|id| ProducerInstance { id, epoch: ProducerEpoch(0) });
     match () {
@@ -252,12 +256,7 @@ pub(super) struct End {
 }
 
 /// Ends the transaction: from here on its outcome is final (rule X2).
-pub(super) fn end(
-    known: Option<&TransactionRecord>,
-    now: TimestampMs,
-    end: End,
-    ids: &mut ProducerIds,
-) -> Decided {
+pub(super) fn end(known: Option<&TransactionRecord>, now: TimestampMs, end: End, ids: &mut ProducerIds) -> Decided {
     if let Some(known) = known
         && is_retry(known, end)
     {
@@ -342,9 +341,7 @@ pub(super) fn timed_out(known: &TransactionRecord, now: TimestampMs) -> Option<T
 pub(super) fn terminate(known: Option<&TransactionRecord>, now: TimestampMs) -> Decided {
     match known {
         None => Decided::keep(Err(TransactionError::UnknownId)),
-        Some(known) if known.state == TransactionState::Ongoing => {
-            Decided::change(abort(known, now), Granted::Done)
-        }
+        Some(known) if known.state == TransactionState::Ongoing => Decided::change(abort(known, now), Granted::Done),
         Some(_) => Decided::keep(Ok(Granted::Done)),
     }
 }

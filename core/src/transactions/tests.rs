@@ -29,6 +29,10 @@ fn instance(id: u64, epoch: u16) -> ProducerInstance {
     ProducerInstance { id: ProducerId(id), epoch: ProducerEpoch(epoch) }
 }
 
+fn carried(marker: &Marker) -> ProducerInstance {
+    ProducerInstance { id: marker.producer, epoch: marker.epoch }
+}
+
 fn partition(index: u32) -> PartitionId {
     PartitionId { topic: TopicId(7), index }
 }
@@ -109,9 +113,9 @@ impl Fixture {
         for effect in self.coordinator.outstanding() {
             let report = match effect {
                 Effect::Mark { id, marker, partitions } => {
-                    Report::Marked { id, producer: instance(marker.producer.0, marker.epoch.0), partitions }
+                    Report::Marked { id, producer: carried(&marker), partitions }
                 }
-                Effect::Settle { id, producer, groups, .. } => Report::Settled { id, producer, groups },
+                Effect::Settle { id, marker, groups } => Report::Settled { id, producer: carried(&marker), groups },
             };
             let step = self.coordinator.report(self.now, report);
             self.took(step);
@@ -179,11 +183,7 @@ fn it_is_complete_only_when_every_part_has_reported() {
     txn.add(instance(100, 0), partitions(&[1, 2])).unwrap();
     txn.add(instance(100, 0), group("g")).unwrap();
     txn.end(instance(100, 0), Commit).unwrap();
-    let marked = |producer, index| Report::Marked {
-        id: ID.to_owned(),
-        producer,
-        partitions: vec![partition(index)],
-    };
+    let marked = |producer, index| Report::Marked { id: ID.to_owned(), producer, partitions: vec![partition(index)] };
     let settled = Report::Settled { id: ID.to_owned(), producer: instance(100, 1), groups: vec!["g".to_owned()] };
     // What another transaction's markers did says nothing.
     let reports = [marked(instance(100, 1), 1), marked(instance(100, 0), 2), settled, marked(instance(100, 1), 1)];
@@ -370,11 +370,10 @@ fn a_transaction_of_offsets_alone_is_settled_and_times_out() {
     txn.init(None).unwrap();
     txn.add(instance(100, 0), group("g")).unwrap();
     txn.end(instance(100, 0), Commit).unwrap();
-    let settle = |epoch, outcome| Effect::Settle {
-        id: ID.to_owned(),
-        producer: instance(100, epoch),
-        outcome,
-        groups: vec!["g".to_owned()],
+    let settle = |epoch, outcome| {
+        let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(1) };
+        let marker = Marker { producer: ProducerId(100), epoch: ProducerEpoch(epoch), raised: true, end };
+        Effect::Settle { id: ID.to_owned(), marker, groups: vec!["g".to_owned()] }
     };
     assert_eq!(txn.effects, [settle(1, Commit)]);
     txn.finish();
@@ -526,10 +525,8 @@ fn a_transaction_has_no_more_parts_than_its_record_can_hold() {
     txn.init(None).unwrap();
     while txn.add(instance(100, 0), group(&"\u{1}".repeat(txn.store[ID].groups.len() + 1))) == DONE {}
     assert!((40 << 10..64 << 10).contains(&size(&txn)), "{}", size(&txn));
-    let topic = |topic| Parts {
-        partitions: vec![PartitionId { topic: TopicId(topic), index: u32::MAX }],
-        groups: Vec::new(),
-    };
+    let topic =
+        |topic| Parts { partitions: vec![PartitionId { topic: TopicId(topic), index: u32::MAX }], groups: Vec::new() };
     let mut txn = fresh();
     txn.init(None).unwrap();
     for next in 1.. {
