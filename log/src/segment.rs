@@ -5,6 +5,7 @@
 //! data are the batches as produced, with nothing between them. Every byte is under a CRC-32C: header, index, each chunk of
 //! data, and the last two blocks have one each, so that whatever is read can be checked.
 
+mod aborted;
 mod append_times;
 mod bundle;
 mod format;
@@ -16,6 +17,7 @@ mod read;
 mod time;
 mod write;
 
+pub use aborted::AbortedSearch;
 pub use append_times::AppendTimes;
 pub use bundle::{
     BUNDLE_FOOTER_BYTES, BuiltObject, BundleDirectory, BundleFooter, BundleItem, BundleWriter, PlacedSegment,

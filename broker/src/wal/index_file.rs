@@ -170,3 +170,64 @@ fn kind_in(kind: u32, coordinator_epoch: u32) -> Option<WriteKind> {
 fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("the caller cut eight bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::WalRecord;
+    use crate::wal::tail::{Times, entry_of, head_of};
+    use millpond_log::batch::{BatchBuilder, NewRecord};
+    use millpond_log::codec::Codec;
+    use millpond_log::frame::FrameKind;
+    use millpond_log::transactions::Marker;
+    use millpond_log::{Batch, LeaderEpoch, PartitionId, TimestampMs, TopicId};
+
+    fn records(stamp: Option<ProducerStamp>, transactional: bool) -> Batch {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder = stamp.map_or(builder, |stamp| BatchBuilder::new(Codec::None).producer(stamp));
+        if transactional {
+            builder = builder.transactional();
+        }
+        builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: None, headers: &[] });
+        builder.build()
+    }
+
+    /// Rule P4: what a start reads off an index is what it would read off the batches.
+    #[test]
+    fn an_entry_keeps_what_a_batch_is_to_its_producer() {
+        let stamp =
+            ProducerStamp { id: ProducerId(u64::MAX >> 1), epoch: ProducerEpoch(32_766), base_sequence: i32::MAX };
+        let marker = |outcome| {
+            let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(u32::MAX >> 1) };
+            Batch::of_marker(&Marker { producer: stamp.id, epoch: stamp.epoch, raised: true, end }, TimestampMs(1))
+        };
+        let batches = [
+            records(None, false),
+            records(Some(stamp), false),
+            records(Some(stamp), true),
+            marker(TxnOutcome::Commit),
+            marker(TxnOutcome::Abort),
+        ];
+        for mut batch in batches {
+            batch.place(Offset(5), LeaderEpoch(3));
+            let record = WalRecord::Batch {
+                partition: PartitionId { topic: TopicId(1), index: 2 },
+                batch: batch.clone(),
+                append_time: TimestampMs(7),
+                latest: TimestampMs(8),
+                prefix_hash: 9,
+            };
+            let mut frame = Frame::blank(FrameKind::Batch);
+            head_of(&record, &mut frame);
+            frame.payload_len = batch.size() as u32;
+            let entry = entry_of(&batch, Times::of(&frame));
+            let mut bytes = Vec::new();
+            put_entry(&entry, &mut bytes);
+            assert_eq!(bytes.len(), TAIL_BYTES - 8);
+            assert_eq!(take_entry(&frame, &bytes), Some(entry));
+            assert_eq!(entry.producer, batch.producer_write());
+            bytes[12] = 9;
+            assert_eq!(take_entry(&frame, &bytes), None, "a kind that is not known");
+        }
+    }
+}

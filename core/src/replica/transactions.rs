@@ -200,8 +200,12 @@ impl Replica {
         let verdict = self.judge_marker(append_time, marker);
         let appended = match verdict {
             Err(refusal) => return out.push(Output::Answer { token, result: Err(refusal) }),
-            // It may not be committed yet; all that is in the log now tells when it surely is.
-            Ok(MarkerVerdict::Known) => Appended { base: self.at_end.end, append_time },
+            Ok(MarkerVerdict::Known) => {
+                // It says all the same that whatever was verified before belongs to a transaction that is over.
+                self.spend_verifications(marker.producer);
+                // It may not be committed yet; all that is in the log now tells when it surely is.
+                Appended { base: self.at_end.end, append_time }
+            }
             Ok(MarkerVerdict::Append) => {
                 self.place(append_time, Batch::of_marker(marker, append_time), append_time, out)
             }

@@ -144,6 +144,20 @@ fn a_late_batch_of_the_same_epoch_is_asked_about_again() {
     assert_eq!(leader.produce(1, asked.batch, Acks::All).unverified.len(), 1, "an answer to the first counts no more");
 }
 
+/// Found by seed 1127: the partition was part of the transaction, and nothing was written before it ended. Its marker says nothing new.
+#[test]
+fn a_marker_that_changes_nothing_voids_what_was_verified_before_it() {
+    let mut leader = leader();
+    let end = Marker { raised: false, ..commit(7, 0) };
+    leader.write(txn_batch(7, 0, 0));
+    leader.end_transaction(1, end);
+    let asked = leader.produce(2, txn_batch(7, 0, 1), Acks::All).unverified[0].clone();
+    assert_eq!(leader.end_transaction(3, end).appended, []);
+    leader.verify(&asked);
+    let again = leader.produce(2, asked.batch.clone(), Acks::All);
+    assert_eq!((again.unverified.len(), leader.end()), (1, 2), "rule X3");
+}
+
 #[test]
 fn a_verification_of_another_office_or_too_long_ago_counts_for_nothing() {
     let mut leader = leader();

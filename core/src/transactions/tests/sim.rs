@@ -1,5 +1,5 @@
 //! Coordinators, partition leaders, groups and clients together, by seed: messages are lost, repeated and late, coordinators and leaders
-//! die at any step, clients leave zombies behind (S15 to S18, L5).
+//! die at any step, clients leave zombies behind (S15, S17, S18, L5).
 //!
 //! The partitions are real replicas. The store, the network and the groups are plain models; time is a number.
 
@@ -416,15 +416,18 @@ impl World {
         self.net.retain(|message| !of_client(message));
     }
 
-    /// Closes the connections that earlier copies of a marker, and their answers, are under way on.
+    /// Closes the connections that earlier copies of a marker of the same owner, and their answers, are under way on. Those of an owner
+    /// before stay: its connections are not ours to close.
     fn recall(&mut self, id: &str, marker: &Marker) {
-        let same = |other: &Marker| (other.producer, other.epoch) == (marker.producer, marker.epoch);
+        let epoch = marker.end.coordinator_epoch;
         self.net.retain(|message| match message {
-            Message::Mark { id: of, marker: other, .. } => of != id || !same(other),
+            Message::Mark { id: of, marker: other, .. } => {
+                of != id || other.end.coordinator_epoch != epoch || carried(other) != carried(marker)
+            }
             Message::Reported {
+                epoch: by,
                 report: Report::Marked { id: of, producer, .. } | Report::Settled { id: of, producer, .. },
-                ..
-            } => of != id || *producer != carried(marker),
+            } => of != id || *by != epoch.0 || *producer != carried(marker),
             _ => true,
         });
     }
