@@ -95,32 +95,25 @@ pub enum Request {
     },
 }
 
-/// What became of an `Effect` of this coordinator; the driver keeps back what became of an earlier one's. Repeated and late reports
-/// change nothing.
-///
-/// A marker that keeps its epoch (`Marker::raised`) must be under way at most once at a time: a copy that arrives after the transaction
-/// is complete would end the next one, which has the same epoch. So the driver sends another only when the one before, and its answer,
-/// can arrive no more.
+/// Names what a prepared transaction wants done, over all coordinators: what is said of another says nothing about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// Epoch of the coordinator.
+    pub coordinator: CoordinatorEpoch,
+    /// Counts its prepared transactions.
+    pub number: u64,
+}
+
+/// What became of an `Effect`. Repeated and late reports change nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
-    /// These partitions hold the marker below their high watermarks (rule X5); or they are gone, with their topic.
-    Marked {
-        /// The transactional id.
-        id: String,
-        /// What the marker carried.
-        producer: ProducerInstance,
-        /// The partitions.
-        partitions: Vec<PartitionId>,
-    },
-    /// These groups have settled the transaction's offsets, durably.
-    Settled {
-        /// The transactional id.
-        id: String,
-        /// What the marker carried.
-        producer: ProducerInstance,
-        /// The groups.
-        groups: Vec<String>,
-    },
+pub struct Report {
+    /// The transactional id.
+    pub id: String,
+    /// That of the effect.
+    pub ticket: Ticket,
+    /// Partitions that hold the marker below their high watermarks (rule X5), or are gone with their topic; groups that have settled the
+    /// transaction's offsets, durably.
+    pub done: Parts,
 }
 
 /// A record to be written, before any later one of the same id.
@@ -132,29 +125,25 @@ pub struct Change {
     pub record: Option<TransactionRecord>,
 }
 
-/// What the runtime has to see to until it is reported as done, over failures and changes of leaders.
+/// A marker to have in partitions and groups, over failures and changes of leaders, until all are reported as done.
+///
+/// Partitions append it. Groups take the transaction's offsets over, or drop them; they judge it as partitions do: offsets of lower epochs
+/// are refused from then on, and what they verified before is void. Whoever answers `INVALID_PRODUCER_EPOCH` or
+/// `TRANSACTION_COORDINATOR_FENCED` has heard of a later owner of the shard: then this coordinator is to be given up.
+///
+/// A marker that keeps its epoch (`Marker::raised`) must be under way to a place at most once at a time: a copy that arrives after the
+/// transaction is complete would end the next one, which has the same epoch. So the driver sends another only when neither the one before
+/// nor its answer can arrive any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Have the marker in these partitions. A leader that says `INVALID_PRODUCER_EPOCH` or `TRANSACTION_COORDINATOR_FENCED` has heard
-    /// of a later owner: then this coordinator is to be given up.
-    Mark {
-        /// The transactional id.
-        id: String,
-        /// The marker.
-        marker: Marker,
-        /// The partitions.
-        partitions: Vec<PartitionId>,
-    },
-    /// Have these groups take the transaction's offsets over, or drop them. A group judges the marker as a partition does: offsets of
-    /// lower epochs are refused from then on, and what it verified before is void.
-    Settle {
-        /// The transactional id.
-        id: String,
-        /// What a partition would be given.
-        marker: Marker,
-        /// The groups.
-        groups: Vec<String>,
-    },
+pub struct Effect {
+    /// The transactional id.
+    pub id: String,
+    /// What a report has to name.
+    pub ticket: Ticket,
+    /// The marker.
+    pub marker: Marker,
+    /// Where it has to be.
+    pub parts: Parts,
 }
 
 /// What was granted.
@@ -258,18 +247,22 @@ pub struct Coordinator {
     /// When a transaction times out, or an id is forgotten.
     deadlines: BTreeSet<(TimestampMs, String)>,
     ids: ProducerIds,
+    /// Prepared transactions so far.
+    tickets: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Transaction {
     record: TransactionRecord,
-    /// Of a prepared transaction: the parts that have not reported.
-    left: Parted,
+    /// What is left to do for a prepared one.
+    left: Option<Left>,
 }
 
-/// Parts, each once.
-#[derive(Clone, Debug, Default)]
-struct Parted {
+/// The parts of a prepared transaction that have not reported.
+#[derive(Clone, Debug)]
+struct Left {
+    ticket: Ticket,
+    marker: Marker,
     partitions: BTreeSet<PartitionId>,
     groups: BTreeSet<String>,
 }
@@ -284,7 +277,8 @@ impl Coordinator {
         records: impl IntoIterator<Item = (String, TransactionRecord)>,
     ) -> (Coordinator, Vec<Effect>) {
         let (transactions, deadlines) = (BTreeMap::new(), BTreeSet::new());
-        let mut coordinator = Coordinator { epoch, transactions, deadlines, ids: ProducerIds::default() };
+        let ids = ProducerIds::default();
+        let mut coordinator = Coordinator { epoch, transactions, deadlines, ids, tickets: 0 };
         for (id, record) in records {
             coordinator.put(id, record);
         }
@@ -341,27 +335,16 @@ impl Coordinator {
     /// Notes what became of an effect. With the last one the transaction is complete (rule X5).
     pub fn report(&mut self, now: TimestampMs, report: Report) -> Step {
         let mut step = Step { changes: Vec::new(), effects: Vec::new(), answer: None };
-        let (id, producer) = match &report {
-            Report::Marked { id, producer, .. } | Report::Settled { id, producer, .. } => (id.clone(), *producer),
-        };
+        let Report { id, ticket, done } = report;
         let Some(transaction) = self.transactions.get_mut(&id) else { return step };
-        // A report of the transaction before says nothing about this one.
-        if transaction.record.state.prepared().is_none() || transaction.record.producer != producer {
-            return step;
+        let Some(left) = transaction.left.as_mut().filter(|left| left.ticket == ticket) else { return step };
+        for partition in &done.partitions {
+            left.partitions.remove(partition);
         }
-        match report {
-            Report::Marked { partitions, .. } => {
-                for partition in &partitions {
-                    transaction.left.partitions.remove(partition);
-                }
-            }
-            Report::Settled { groups, .. } => {
-                for group in &groups {
-                    transaction.left.groups.remove(group);
-                }
-            }
+        for group in &done.groups {
+            left.groups.remove(group);
         }
-        if transaction.left.is_empty() {
+        if left.partitions.is_empty() && left.groups.is_empty() {
             let complete = decide::complete(&transaction.record, now);
             self.change(id, complete, &mut step);
         }
@@ -397,8 +380,7 @@ impl Coordinator {
     /// on its way.
     #[must_use]
     pub fn outstanding(&self) -> Vec<Effect> {
-        let effects = |(id, transaction): (&String, &Transaction)| transaction.effects(id, self.epoch);
-        self.transactions.iter().flat_map(effects).collect()
+        self.transactions.iter().filter_map(|(id, transaction)| transaction.effect(id)).collect()
     }
 
     /// What is known of a transactional id. It may be ahead of what is durable.
@@ -433,7 +415,7 @@ impl Coordinator {
         };
         step.changes.push(Change { id: id.clone(), record: Some(record.clone()) });
         self.put(id.clone(), record);
-        step.effects.extend(self.transactions[&id].effects(&id, self.epoch));
+        step.effects.extend(self.transactions[&id].effect(&id));
     }
 
     fn put(&mut self, id: String, record: TransactionRecord) {
@@ -443,42 +425,36 @@ impl Coordinator {
         if let Some(deadline) = decide::deadline(&record) {
             self.deadlines.insert((deadline, id.clone()));
         }
-        let left = match record.state.prepared() {
-            Some(_) => Parted { partitions: record.partition_ids().collect(), groups: record.groups.clone() },
-            None => Parted::default(),
-        };
+        let left = record.state.prepared().map(|outcome| self.left(&record, outcome));
         self.transactions.insert(id, Transaction { record, left });
     }
-}
 
-impl Parted {
-    fn is_empty(&self) -> bool {
-        self.partitions.is_empty() && self.groups.is_empty()
+    /// What a prepared transaction needs to be complete.
+    fn left(&mut self, record: &TransactionRecord, outcome: TxnOutcome) -> Left {
+        self.tickets += 1;
+        let producer = record.producer;
+        Left {
+            ticket: Ticket { coordinator: self.epoch, number: self.tickets },
+            marker: Marker {
+                producer: producer.id,
+                epoch: producer.epoch,
+                // Rule X1: only who keeps its epoch over the end has the markers carry it as it is.
+                raised: record.ended_by != Some(producer),
+                end: EndMarker { outcome, coordinator_epoch: self.epoch },
+            },
+            partitions: record.partition_ids().collect(),
+            groups: record.groups.clone(),
+        }
     }
 }
 
 impl Transaction {
-    /// What is still to be done for a prepared transaction.
-    fn effects(&self, id: &str, coordinator_epoch: CoordinatorEpoch) -> Vec<Effect> {
-        let Some(outcome) = self.record.state.prepared() else { return Vec::new() };
-        let producer = self.record.producer;
-        let marker = Marker {
-            producer: producer.id,
-            epoch: producer.epoch,
-            // Rule X1: only who keeps its epoch over the end has the markers carry it as it is.
-            raised: self.record.ended_by != Some(producer),
-            end: EndMarker { outcome, coordinator_epoch },
-        };
-        let mut effects = Vec::new();
-        if !self.left.partitions.is_empty() {
-            let partitions = self.left.partitions.iter().copied().collect();
-            effects.push(Effect::Mark { id: id.to_owned(), marker, partitions });
-        }
-        if !self.left.groups.is_empty() {
-            let groups = self.left.groups.iter().cloned().collect();
-            effects.push(Effect::Settle { id: id.to_owned(), marker, groups });
-        }
-        effects
+    /// What is still to be done, if it is prepared.
+    fn effect(&self, id: &str) -> Option<Effect> {
+        let Left { ticket, marker, partitions, groups } = self.left.as_ref()?;
+        let parts =
+            Parts { partitions: partitions.iter().copied().collect(), groups: groups.iter().cloned().collect() };
+        Some(Effect { id: id.to_owned(), ticket: *ticket, marker: *marker, parts })
     }
 }
 

@@ -165,13 +165,20 @@ impl Replica {
             Verification { token, said: None, lowest: stamp.base_sequence, since_ms: now.mono_ms }
         });
         let Some(epoch_per_transaction) = verification.said else {
-            verification.lowest = verification.lowest.min(stamp.base_sequence);
+            if precedes(stamp.base_sequence, verification.lowest) {
+                verification.lowest = stamp.base_sequence;
+            }
             return Ok(Some(verification.token));
         };
-        // What waited goes first; a transaction of an epoch that is new here begins at 0, though nothing else tells (KIP-890).
-        let first = if epoch_per_transaction && !known { 0 } else { verification.lowest };
-        if stamp.base_sequence > first {
-            return Err(ProducerError::OutOfOrder { id: stamp.id, expected: first, got: stamp.base_sequence });
+        // Where the producer is known, its sequence tells what is next. Otherwise what waited goes first; and a transaction of an epoch
+        // of its own begins at 0 (KIP-890).
+        let (id, got) = (stamp.id, stamp.base_sequence);
+        let (expected, in_order) = match epoch_per_transaction {
+            true => (0, got == 0),
+            false => (verification.lowest, !precedes(verification.lowest, got)),
+        };
+        if !known && !in_order {
+            return Err(ProducerError::OutOfOrder { id, expected, got });
         }
         Ok(None)
     }
@@ -248,4 +255,10 @@ impl EndState {
             self.ended.push(ended);
         }
     }
+}
+
+/// Whether one sequence number comes before another: they wrap, so half of them lie before each.
+fn precedes(one: i32, other: i32) -> bool {
+    let steps = other.wrapping_sub(one) & i32::MAX;
+    0 < steps && steps < 1 << 30
 }

@@ -29,10 +29,6 @@ fn instance(id: u64, epoch: u16) -> ProducerInstance {
     ProducerInstance { id: ProducerId(id), epoch: ProducerEpoch(epoch) }
 }
 
-fn carried(marker: &Marker) -> ProducerInstance {
-    ProducerInstance { id: marker.producer, epoch: marker.epoch }
-}
-
 fn partition(index: u32) -> PartitionId {
     PartitionId { topic: TopicId(7), index }
 }
@@ -110,14 +106,8 @@ impl Fixture {
 
     /// Every effect that is not done is done.
     fn finish(&mut self) {
-        for effect in self.coordinator.outstanding() {
-            let report = match effect {
-                Effect::Mark { id, marker, partitions } => {
-                    Report::Marked { id, producer: carried(&marker), partitions }
-                }
-                Effect::Settle { id, marker, groups } => Report::Settled { id, producer: carried(&marker), groups },
-            };
-            let step = self.coordinator.report(self.now, report);
+        for Effect { id, ticket, parts, .. } in self.coordinator.outstanding() {
+            let step = self.coordinator.report(self.now, Report { id, ticket, done: parts });
             self.took(step);
         }
         assert_eq!(self.coordinator.outstanding(), []);
@@ -130,14 +120,12 @@ impl Fixture {
 
     /// The markers that are wanted: (producer, epoch, raised, outcome, partitions).
     fn markers(&self) -> Vec<(u64, u16, bool, TxnOutcome, Vec<u32>)> {
-        let marker = |effect: &Effect| match effect {
-            Effect::Mark { marker, partitions, .. } => {
-                let indexes = partitions.iter().map(|partition| partition.index).collect();
-                Some((marker.producer.0, marker.epoch.0, marker.raised, marker.end.outcome, indexes))
-            }
-            Effect::Settle { .. } => None,
+        let marker = |effect: &Effect| {
+            let Marker { producer, epoch, raised, end } = effect.marker;
+            let indexes = effect.parts.partitions.iter().map(|partition| partition.index).collect();
+            (producer.0, epoch.0, raised, end.outcome, indexes)
         };
-        self.effects.iter().filter_map(marker).collect()
+        self.effects.iter().map(marker).collect()
     }
 
     /// Another owner of the shard loads what was written.
@@ -183,18 +171,41 @@ fn it_is_complete_only_when_every_part_has_reported() {
     txn.add(instance(100, 0), partitions(&[1, 2])).unwrap();
     txn.add(instance(100, 0), group("g")).unwrap();
     txn.end(instance(100, 0), Commit).unwrap();
-    let marked = |producer, index| Report::Marked { id: ID.to_owned(), producer, partitions: vec![partition(index)] };
-    let settled = Report::Settled { id: ID.to_owned(), producer: instance(100, 1), groups: vec!["g".to_owned()] };
+    let ticket = txn.effects[0].ticket;
+    let other = Ticket { number: ticket.number + 1, ..ticket };
+    let report = |ticket, done| Report { id: ID.to_owned(), ticket, done };
     // What another transaction's markers did says nothing.
-    let reports = [marked(instance(100, 1), 1), marked(instance(100, 0), 2), settled, marked(instance(100, 1), 1)];
-    for report in reports {
-        let step = txn.coordinator.report(NOW, report);
+    let reports =
+        [(ticket, partitions(&[1])), (other, partitions(&[2])), (ticket, group("g")), (ticket, partitions(&[1]))];
+    for (ticket, done) in reports {
+        let step = txn.coordinator.report(NOW, report(ticket, done));
         txn.took(step);
         assert_eq!(txn.state(), TransactionState::PrepareCommit, "rule X5");
     }
-    let step = txn.coordinator.report(NOW, marked(instance(100, 1), 2));
+    let step = txn.coordinator.report(NOW, report(ticket, partitions(&[2])));
     txn.took(step);
     assert_eq!(txn.state(), TransactionState::CompleteCommit);
+}
+
+/// A client of the first version has one epoch for all its transactions: a late report of the one before looks the same but for its ticket.
+#[test]
+fn a_report_of_the_transaction_before_says_nothing_about_this_one() {
+    let mut txn = fresh();
+    txn.init(None).unwrap();
+    txn.add(instance(100, 0), partitions(&[1])).unwrap();
+    txn.end_v1(instance(100, 0), Commit).unwrap();
+    let late = Report { id: ID.to_owned(), ticket: txn.effects[0].ticket, done: partitions(&[1]) };
+    txn.finish();
+    txn.add(instance(100, 0), partitions(&[1])).unwrap();
+    txn.end_v1(instance(100, 0), Commit).unwrap();
+    let before = txn.effects[0].ticket;
+    let step = txn.coordinator.report(NOW, late);
+    txn.took(step);
+    assert_eq!(txn.state(), TransactionState::PrepareCommit);
+    txn.fail_over();
+    let step = txn.coordinator.report(NOW, Report { id: ID.to_owned(), ticket: before, done: partitions(&[1]) });
+    txn.took(step);
+    assert_eq!(txn.state(), TransactionState::PrepareCommit, "nor does one to the owner before");
 }
 
 #[test]
@@ -370,18 +381,19 @@ fn a_transaction_of_offsets_alone_is_settled_and_times_out() {
     txn.init(None).unwrap();
     txn.add(instance(100, 0), group("g")).unwrap();
     txn.end(instance(100, 0), Commit).unwrap();
-    let settle = |epoch, outcome| {
+    let settles = |txn: &Fixture, epoch, outcome| {
+        let [effect] = &txn.effects[..] else { panic!("{:?}", txn.effects) };
         let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(1) };
         let marker = Marker { producer: ProducerId(100), epoch: ProducerEpoch(epoch), raised: true, end };
-        Effect::Settle { id: ID.to_owned(), marker, groups: vec!["g".to_owned()] }
+        assert_eq!((effect.marker, &effect.parts), (marker, &group("g")));
     };
-    assert_eq!(txn.effects, [settle(1, Commit)]);
+    settles(&txn, 1, Commit);
     txn.finish();
     assert_eq!(txn.state(), TransactionState::CompleteCommit);
     txn.add(instance(100, 1), group("g")).unwrap();
     txn.now.0 += i64::from(TIMEOUT);
     txn.tick();
-    assert_eq!(txn.effects, [settle(2, Abort)]);
+    settles(&txn, 2, Abort);
 }
 
 #[test]
@@ -392,8 +404,7 @@ fn whoever_takes_over_completes_what_is_prepared() {
     txn.end(instance(100, 0), Commit).unwrap();
     txn.fail_over();
     assert_eq!(txn.markers(), [(100, 1, true, Commit, vec![1, 2])], "rule X2: it is final");
-    let [Effect::Mark { marker, .. }] = &txn.effects[..] else { panic!("{:?}", txn.effects) };
-    assert_eq!(marker.end.coordinator_epoch, CoordinatorEpoch(2), "rule X5");
+    assert_eq!(txn.effects[0].marker.end.coordinator_epoch, CoordinatorEpoch(2), "rule X5");
     assert_eq!(txn.end(instance(100, 0), Commit), CONCURRENT);
     txn.finish();
     txn.fail_over();

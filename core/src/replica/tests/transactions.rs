@@ -118,6 +118,24 @@ fn a_first_batch_waits_for_its_verification_and_the_next_ones_behind_it() {
     assert_eq!(leader.produce(4, txn_batch(7, 0, 2), Acks::All).appended, [(2, 100)], "the transaction is open");
 }
 
+/// The first version's sequences go on from transaction to transaction, and wrap.
+#[test]
+fn what_waited_goes_first_also_where_sequences_wrap() {
+    let last = i32::MAX;
+    for (arrive, lowest) in [([4, 5], 4), ([5, 4], 4), ([last, 0], last), ([0, last], last)] {
+        let mut leader = leader();
+        let held = arrive.map(|sequence| leader.produce(1, txn_batch(7, 0, sequence), Acks::All).unverified[0].clone());
+        let Unverified { producer, epoch, verification, .. } = held[0];
+        leader.step(Input::Verified(Verified { producer, epoch, verification, epoch_per_transaction: false }));
+        for Unverified { batch, .. } in held {
+            let sequence = batch.producer().expect("it has one").base_sequence;
+            let appended = leader.produce(1, batch, Acks::All).appended.len();
+            let follows = leader.end() > u64::from(sequence == lowest);
+            assert_eq!(appended == 1, sequence == lowest || follows, "{sequence} of {arrive:?}");
+        }
+    }
+}
+
 #[test]
 fn a_marker_voids_what_was_verified_before_it() {
     let mut leader = leader();

@@ -87,6 +87,14 @@ pub(super) struct Write {
     pub(super) batch: Option<Batch>,
 }
 
+/// A marker on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) id: String,
+    pub(super) ticket: Ticket,
+    pub(super) marker: Marker,
+}
+
 /// What a reader finds: the number of the transaction and the position in it.
 pub(super) type Value = (u64, u32);
 
@@ -109,16 +117,8 @@ pub(super) enum Message {
         value: Value,
         result: Result<(), ErrorCode>,
     },
-    Mark {
-        place: Place,
-        id: String,
-        marker: Marker,
-    },
-    /// Of an effect of the coordinator of this epoch.
-    Reported {
-        epoch: u32,
-        report: Report,
-    },
+    Mark { place: Place, mark: Mark },
+    Reported(Report),
 }
 
 /// What happened, over many runs: a check that never sees something checks nothing.
@@ -241,7 +241,7 @@ impl World {
     fn reliable(&self, message: &Message) -> bool {
         match message {
             Message::Ask { reply: ReplyTo::Client { client, .. }, .. } => !self.clients[*client].epoch_per_transaction,
-            Message::Mark { marker, .. } => !marker.raised,
+            Message::Mark { mark, .. } => !mark.marker.raised,
             Message::Write { place: Place::Group(_), write } => !write.epoch_per_transaction,
             _ => false,
         }
@@ -297,9 +297,9 @@ impl World {
             }
             Message::Write { place, write } => self.write(place, write),
             Message::Written { client, value, result } => self.written(client, value, result),
-            Message::Mark { place, id, marker } => self.mark(place, id, marker),
-            Message::Reported { epoch, report } => {
-                if let Some(owner) = self.coordinators.last_mut().filter(|owner| owner.coordinator.epoch.0 == epoch) {
+            Message::Mark { place, mark } => self.mark(place, mark),
+            Message::Reported(report) => {
+                if let Some(owner) = self.coordinators.last_mut() {
                     let step = owner.coordinator.report(TimestampMs(self.now_ms), report);
                     self.take_step(step, None);
                 }
@@ -388,24 +388,18 @@ impl World {
     }
 
     fn send_effects(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            let (id, marker, places): (String, Marker, Vec<Place>) = match effect {
-                Effect::Mark { id, marker, partitions } => {
-                    (id, marker, partitions.iter().map(|p| Place::Partition(p.index as usize)).collect())
-                }
-                Effect::Settle { id, marker, groups } => {
-                    let number = |group: &String| group[1..].parse().expect("groups are numbered");
-                    (id, marker, groups.iter().map(|group| Place::Group(number(group))).collect())
-                }
-            };
+        for Effect { id, ticket, marker, parts } in effects {
             if !marker.raised {
-                self.recall(&id, &marker);
+                self.recall(ticket);
             }
-            for place in places {
+            let number = |group: &String| group[1..].parse().expect("groups are numbered");
+            let partitions = parts.partitions.iter().map(|partition| Place::Partition(partition.index as usize));
+            for place in partitions.chain(parts.groups.iter().map(|group| Place::Group(number(group)))) {
+                let mark = Mark { id: id.clone(), ticket, marker };
                 if self.removed == Removed::Markers {
-                    self.report_marked(place, &id, &marker);
+                    self.report_marked(place, &mark);
                 }
-                self.send(Message::Mark { place, id: id.clone(), marker });
+                self.send(Message::Mark { place, mark });
             }
         }
     }
@@ -416,18 +410,12 @@ impl World {
         self.net.retain(|message| !of_client(message));
     }
 
-    /// Closes the connections that earlier copies of a marker of the same owner, and their answers, are under way on. Those of an owner
-    /// before stay: its connections are not ours to close.
-    fn recall(&mut self, id: &str, marker: &Marker) {
-        let epoch = marker.end.coordinator_epoch;
+    /// Closes the connections that earlier copies of a marker, and their answers, are under way on. Those of an owner before stay: its
+    /// connections are not ours to close.
+    fn recall(&mut self, ticket: Ticket) {
         self.net.retain(|message| match message {
-            Message::Mark { id: of, marker: other, .. } => {
-                of != id || other.end.coordinator_epoch != epoch || carried(other) != carried(marker)
-            }
-            Message::Reported {
-                epoch: by,
-                report: Report::Marked { id: of, producer, .. } | Report::Settled { id: of, producer, .. },
-            } => of != id || *by != epoch.0 || *producer != carried(marker),
+            Message::Mark { mark, .. } => mark.ticket != ticket,
+            Message::Reported(report) => report.ticket != ticket,
             _ => true,
         });
     }
@@ -471,13 +459,12 @@ impl World {
         self.send_effects(effects);
     }
 
-    pub(super) fn report_marked(&mut self, place: Place, id: &str, marker: &Marker) {
-        let (id, producer) = (id.to_owned(), carried(marker));
-        let report = match place {
-            Place::Partition(at) => Report::Marked { id, producer, partitions: vec![partition(at as u32)] },
-            Place::Group(at) => Report::Settled { id, producer, groups: vec![group_name(at)] },
+    pub(super) fn report_marked(&mut self, place: Place, mark: &Mark) {
+        let done = match place {
+            Place::Partition(at) => partitions(&[at as u32]),
+            Place::Group(at) => group(&group_name(at)),
         };
-        self.send(Message::Reported { epoch: marker.end.coordinator_epoch.0, report });
+        self.send(Message::Reported(Report { id: mark.id.clone(), ticket: mark.ticket, done }));
     }
 
     fn restart_partition(&mut self) {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::records::{Leader, PartitionRecord};
 use crate::replica::{
-    Acks, Assignment, EndState, Input, Live, Mark, Now, Output, Placed, Recovered, Replica, Token, Unverified,
-    VerificationToken, Verified,
+    Acks, Assignment, EndState, Input, Live, Mark as Written, Now, Output, Placed, Recovered, Replica, Token,
+    Unverified, VerificationToken, Verified,
 };
 use crate::rules::Rules;
 use millpond_log::batch::TimestampType;
@@ -22,7 +22,7 @@ pub(in super::super) struct Partition {
     synced: usize,
     epoch: u32,
     /// Newest mark handed out, and how long the log was then.
-    marks: Vec<(Mark, usize)>,
+    marks: Vec<(Written, usize)>,
     tokens: BTreeMap<Token, Waiting>,
     next_token: u64,
     /// Writes that wait for a verification, in order.
@@ -33,7 +33,7 @@ pub(in super::super) struct Partition {
 
 enum Waiting {
     Write(Write),
-    Marker { id: String, marker: Marker },
+    Marker(super::Mark),
 }
 
 impl Partition {
@@ -238,8 +238,8 @@ impl World {
                 self.send(Message::Written { client, value, result });
             }
             // Refused, it is late or of an owner that is no more: nobody waits for it.
-            Waiting::Marker { id, marker } if result.is_ok() => self.report_marked(Place::Partition(at), &id, &marker),
-            Waiting::Marker { .. } => {}
+            Waiting::Marker(mark) if result.is_ok() => self.report_marked(Place::Partition(at), &mark),
+            Waiting::Marker(_) => {}
         }
     }
 
@@ -329,13 +329,14 @@ impl World {
     }
 
     /// A marker arrives.
-    pub(super) fn mark(&mut self, place: Place, id: String, marker: Marker) {
+    pub(super) fn mark(&mut self, place: Place, mark: super::Mark) {
         match place {
             Place::Partition(at) => {
-                let token = self.partitions[at].token(Waiting::Marker { id, marker });
+                let marker = mark.marker;
+                let token = self.partitions[at].token(Waiting::Marker(mark));
                 self.step_partition(at, Input::EndTransaction { token, marker });
             }
-            Place::Group(at) => self.settle_offsets(at, &id, marker),
+            Place::Group(at) => self.settle_offsets(at, &mark),
         }
     }
 
@@ -389,7 +390,8 @@ impl World {
         }
     }
 
-    fn settle_offsets(&mut self, at: usize, id: &str, marker: Marker) {
+    fn settle_offsets(&mut self, at: usize, mark: &super::Mark) {
+        let marker = mark.marker;
         let group_state = &mut self.groups[at];
         let ended = group_state.ended.entry(marker.producer).or_insert((ProducerEpoch(0), CoordinatorEpoch(0)));
         if marker.end.coordinator_epoch < ended.1 || marker.epoch < ended.0 {
@@ -413,7 +415,7 @@ impl World {
                 self.net.push(Message::Written { client, value, result });
             }
         }
-        self.report_marked(Place::Group(at), id, &marker);
+        self.report_marked(Place::Group(at), mark);
     }
 
     /// S2, S17: what a reader of committed records sees stays, and was committed by its client.
