@@ -4,6 +4,7 @@
 //! It holds no bytes of the log and knows no disk and no wire: batches pass through it on their way to the WAL, which reports what
 //! is durable, and what it says to other replicas is carried by the driver.
 
+mod ended;
 mod follower;
 mod isr;
 mod leader;
@@ -11,14 +12,17 @@ mod push;
 mod step;
 mod transactions;
 mod transfer;
+mod verification;
 
+pub use ended::EndedInTail;
 pub use isr::{Proposal, removal, won};
 pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
 pub use step::{
-    Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Visible,
+    Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Unverified,
+    VerificationToken, Verified, Visible,
 };
-pub use transactions::{EndedInTail, Unverified, VERIFICATION_MS, VerificationToken, Verified};
 pub use transfer::Transfer;
+pub use verification::VERIFICATION_MS;
 
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};

@@ -1,15 +1,17 @@
 //! What goes into a step of a replica and what comes out of it. Plain data: nothing is decided here.
 
+use super::ended::EndedInTail;
 use super::isr::Proposal;
 use super::push::{Cursor, Placed, Push, PushReply};
-use super::transactions::{EndedInTail, Unverified, Verified};
 use super::transfer::Transfer;
 use crate::records::PartitionRecord;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::producers::{ProducerError, ProducerTable};
 use millpond_log::transactions::Marker;
-use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
+use millpond_log::{
+    Batch, BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, ProducerEpoch, ProducerId, Rid, TimestampMs,
+};
 
 /// Names one request until it is answered. Chosen by the driver; unique among the requests of one replica that are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +59,45 @@ pub struct Assignment {
     pub revision: u64,
     /// Which of its brokers are alive, as far as is known: a hint, every decision on it is compared again.
     pub live: Vec<Live>,
+}
+
+/// Names one verification of a producer's transaction (rule X3). Never used again, in any office of this replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VerificationToken(pub u64);
+
+/// A batch that is not appended before the coordinator says that the partition is part of the producer's transaction (rule X3).
+///
+/// The driver keeps it, and behind it all that comes of this producer and epoch, in order. It asks the coordinator if it has not; a
+/// yes is told by `Input::Verified`, and then all that was kept is produced again, in order. A no is its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unverified {
+    /// Whom it waits for.
+    pub producer: ProducerId,
+    /// In which epoch.
+    pub epoch: ProducerEpoch,
+    /// What the answer has to name.
+    pub verification: VerificationToken,
+    /// The request, as it came.
+    pub token: Token,
+    /// Its batch.
+    pub batch: Batch,
+    /// Largest timestamp of its records.
+    pub latest: TimestampMs,
+    /// When to answer.
+    pub acks: Acks,
+}
+
+/// What a coordinator answered to a verification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The producer.
+    pub producer: ProducerId,
+    /// Its epoch.
+    pub epoch: ProducerEpoch,
+    /// What was asked.
+    pub verification: VerificationToken,
+    /// Whether each of the client's transactions has an epoch of its own (rule X1): then one that is not known begins at sequence 0.
+    pub epoch_per_transaction: bool,
 }
 
 /// What happens to a replica.

@@ -1,5 +1,5 @@
 //! Coordinators, partition leaders, groups and clients together, by seed: messages are lost, repeated and late, coordinators and leaders
-//! die at any step, clients leave zombies behind (S15, S17, S18, L5).
+//! die at any step, clients leave zombies behind (rules S15, S17, S18, L5).
 //!
 //! The partitions are real replicas. The store, the network and the groups are plain models; time is a number.
 
@@ -100,23 +100,10 @@ pub(super) type Value = (u64, u32);
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    Ask {
-        request: Request,
-        reply: ReplyTo,
-    },
-    Answer {
-        reply: ReplyTo,
-        answer: Result<Granted, TransactionError>,
-    },
-    Write {
-        place: Place,
-        write: Write,
-    },
-    Written {
-        client: usize,
-        value: Value,
-        result: Result<(), ErrorCode>,
-    },
+    Ask { request: Request, reply: ReplyTo },
+    Answer { reply: ReplyTo, answer: Result<Granted, TransactionError> },
+    Write { place: Place, write: Write },
+    Written { client: usize, value: Value, result: Result<(), ErrorCode> },
     Mark { place: Place, mark: Mark },
     Reported(Report),
 }

@@ -1,4 +1,5 @@
-//! Clients of the simulation: they begin transactions, write, end them, ask again, give up, and go on when others have taken over.
+//! Clients of the simulation: they begin transactions, write, end them, ask again, give up, and go on when others have taken over. What
+//! they were told is held against what readers find in the end (rules S15, S17, S18).
 
 use super::*;
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
