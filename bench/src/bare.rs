@@ -4,10 +4,10 @@
 use crate::Result;
 use crate::tally::median;
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of a block of the file system; groups of the WAL begin at multiples of it, and so do the writes here.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -31,6 +31,11 @@ impl Watch {
     pub(crate) fn ms(&self) -> f64 {
         self.0.elapsed().as_secs_f64() * 1e3
     }
+}
+
+/// Leaves everything alone for so long: an idle fleet is measured too.
+pub(crate) fn wait(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// A file whose blocks were all written before.
@@ -135,6 +140,27 @@ pub(crate) fn read_seconds(files: &[PathBuf]) -> Result<f64> {
         while file.read(&mut buffer)? > 0 {}
     }
     Ok(began.elapsed().as_secs_f64())
+}
+
+/// Seconds that it takes to copy a file to a new one, and to sync that. The copy is removed again.
+///
+/// # Errors
+/// The disk's own.
+pub(crate) fn copy_seconds(from: &Path, to: &Path) -> Result<f64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let began = Instant::now();
+    let (mut source, mut copy) = (File::open(from)?, File::create_new(to)?);
+    loop {
+        let read = source.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        copy.write_all(&buffer[..read])?;
+    }
+    copy.sync_all()?;
+    let seconds = began.elapsed().as_secs_f64();
+    fs::remove_file(to)?;
+    Ok(seconds)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay`, through the same binary that users
+//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay|moves|metadata|partitions`, through the same binary that users
 //! run. Prints ratios, since figures of one machine say nothing about another. Its only client and server of its own are those of `echo`,
 //! which show what any gRPC server costs here.
 //!
@@ -7,7 +7,10 @@
 
 mod bare;
 mod echo;
+mod metadata;
 mod millpond;
+mod moves;
+mod partitions;
 mod publish;
 mod replay;
 mod tally;
@@ -24,10 +27,13 @@ fn main() -> ExitCode {
     let measured = match words.as_slice() {
         ["publish"] => measure(publish::run),
         ["replay"] => measure(replay::run),
+        ["moves"] => measure(moves::run),
+        ["metadata"] => measure(metadata::run),
+        ["partitions"] => measure(partitions::run),
         // The child of `publish`.
         ["echo", dir] => echo::serve(std::path::Path::new(dir)),
         _ => {
-            eprintln!("usage: millpond-bench publish|replay");
+            eprintln!("usage: millpond-bench publish|replay|moves|metadata|partitions");
             return ExitCode::from(2);
         }
     };

@@ -11,6 +11,11 @@ use std::process::{Child, Command, Stdio};
 /// A running `millpond dev` on free ports. Ends when dropped.
 pub(crate) struct Dev {
     child: Child,
+    doors: Vec<Doors>,
+}
+
+/// Where a broker listens.
+struct Doors {
     grpc: String,
     http: String,
 }
@@ -21,17 +26,41 @@ impl Dev {
     /// # Errors
     /// It does not come up; it says why on standard error.
     pub(crate) fn start(dir: &Path) -> Result<Dev> {
+        Dev::start_fleet(dir, 1)
+    }
+
+    /// Starts so many brokers on the data in `dir`, more than one as child processes of it, and waits until all serve.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub(crate) fn start_fleet(dir: &Path, brokers: usize) -> Result<Dev> {
         let mut command = command()?;
-        command.args(["dev", "--grpc-port", "0", "--kafka-port", "0", "--http-port", "0", "--dir"]).arg(dir);
+        command.args([
+            "dev",
+            "--grpc-port",
+            "0",
+            "--kafka-port",
+            "0",
+            "--http-port",
+            "0",
+            "--log",
+            "warn",
+            "--brokers",
+        ]);
+        command.arg(brokers.to_string()).arg("--dir").arg(dir);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().ok_or("standard output is piped")?;
-        let mut ready = String::new();
-        BufReader::new(stdout).read_line(&mut ready)?;
+        let mut lines = BufReader::new(child.stdout.take().ok_or("standard output is piped")?).lines();
         // Made first, so that a child without a ready line is ended too.
-        let mut dev = Dev { child, grpc: String::new(), http: String::new() };
-        dev.grpc = word(&ready, "grpc")?;
-        dev.http = word(&ready, "http")?;
+        let mut dev = Dev { child, doors: Vec::new() };
+        for _ in 0..brokers {
+            let ready = lines.next().transpose()?.unwrap_or_default();
+            dev.doors.push(Doors { grpc: word(&ready, "grpc")?, http: word(&ready, "http")? });
+        }
         Ok(dev)
+    }
+
+    fn bootstrap(&self) -> String {
+        self.doors.iter().map(|doors| doors.grpc.as_str()).collect::<Vec<&str>>().join(",")
     }
 
     /// Runs a client command; what it prints.
@@ -40,7 +69,7 @@ impl Dev {
     /// It fails; its own words.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<String> {
         let mut command = command()?;
-        let output = command.args(arguments).args(["--bootstrap", &self.grpc]).stdin(Stdio::null()).output()?;
+        let output = command.args(arguments).args(["--bootstrap", &self.bootstrap()]).stdin(Stdio::null()).output()?;
         if !output.status.success() {
             return Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
@@ -60,17 +89,59 @@ impl Dev {
         Ok(report)
     }
 
-    /// GETs that the broker has sent to its object store since it started.
+    /// Runs a client command; the JSON that it prints.
     ///
     /// # Errors
-    /// Its HTTP door does not answer, or has no such metric.
+    /// It fails, or prints something else.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&self.run(&[arguments, &["--output", "json"]].concat())?)?)
+    }
+
+    /// Sum of a counter over its series with all these labels, and over all brokers, since they started.
+    ///
+    /// # Errors
+    /// A broker's HTTP door does not answer, or nobody has such a series.
+    pub(crate) fn counted(&self, name: &str, labels: &[&str]) -> Result<u64> {
+        let mut sum = None;
+        for doors in &self.doors {
+            let mut stream = TcpStream::connect(&doors.http)?;
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            for line in answer.lines() {
+                let Some((series, value)) = line.rsplit_once(' ') else { continue };
+                let (found, of) = series.split_once('{').unwrap_or((series, ""));
+                if found == name && labels.iter().all(|label| of.contains(label)) {
+                    *sum.get_or_insert(0) += value.parse::<u64>()?;
+                }
+            }
+        }
+        sum.ok_or_else(|| format!("no `{name}` with {labels:?} among the metrics").into())
+    }
+
+    /// GETs that the brokers have sent to their object store since they started.
+    ///
+    /// # Errors
+    /// As `counted`.
     pub(crate) fn object_gets(&self) -> Result<u64> {
-        let mut stream = TcpStream::connect(&self.http)?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let value = answer.lines().find_map(|line| line.strip_prefix("millpond_cache_gets_total "));
-        Ok(value.ok_or("no `millpond_cache_gets_total` among the metrics")?.parse()?)
+        self.counted("millpond_cache_gets_total", &[])
+    }
+
+    /// The processes of the brokers: the children, or this one if it is one broker.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub(crate) fn brokers(&self) -> Result<Vec<u32>> {
+        if self.doors.len() == 1 {
+            return Ok(vec![self.child.id()]);
+        }
+        let mut children = Vec::new();
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let listed = std::fs::read_to_string(thread?.path().join("children"))?;
+            children
+                .extend(listed.split_whitespace().map(str::parse::<u32>).collect::<std::result::Result<Vec<_>, _>>()?);
+        }
+        Ok(children)
     }
 
     /// Asks it to end (SIGTERM) and waits until it has.

@@ -2,15 +2,18 @@
 //!
 //! It decides nothing: `core::loss` does. Without an order it changes nothing.
 
+use crate::alive::live_session;
 use crate::api::{AcceptedLoss, ApiError, PartitionLoss, TopicRef};
 use crate::broker::{Broker, stopping};
-use crate::catalog::{PartitionHandle, Topic};
-use crate::replicas::decode_root;
+use crate::catalog::{Local, PartitionHandle, Topic};
 use crate::topics::unavailable;
+use crate::unclean::OwnLog;
+use millpond_core::election::Holds;
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord};
+use millpond_core::replica::Live;
 use millpond_log::{ErrorCode, PartitionId};
-use millpond_metadata::store::{Outcome, Session, UncleanElection, Versioned};
+use millpond_metadata::store::{Outcome, Session, UncleanElection};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,26 +34,24 @@ impl Broker {
         let (topic, handle) = self.inner().catalog.partition(topic, index)?;
         let name = topic.record.name.as_str();
         let Some(loss) = handle.loss.clone() else {
-            let message = format!("{name}:{index} has lost nothing; there is nothing to accept");
-            return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+            let refuse = |code, message| Err(ApiError::new(code, message));
+            return match (&handle.local, handle.placement.leader) {
+                (None, None) => refuse(
+                    ErrorCode::NotLeaderOrFollower,
+                    format!("this broker holds nothing of {name}:{index}; ask one that does"),
+                ),
+                _ => refuse(
+                    ErrorCode::InvalidRequest,
+                    format!("{name}:{index} has lost nothing; there is nothing to accept"),
+                ),
+            };
         };
+        self.check_that_nobody_holds_more(name, &handle).await?;
         if validate_only {
             return Ok(AcceptedLoss { topic: name.to_owned(), loss: PartitionLoss::clone(&loss), leader_epoch: None });
         }
-        let seen = self.elect_unclean(&handle, &loss).await?;
-        let (record, epoch) = (seen.value.clone(), seen.value.epoch);
-        self.forget_damage([handle.id]).await;
-        tracing::warn!(
-            topic = name,
-            partition = index,
-            %epoch,
-            end = %loss.end,
-            known_end = %loss.known_end,
-            cause = loss.cause,
-            "a loss was accepted; the partition is led again"
-        );
-        let local = handle.local()?;
-        self.inner().alive.assign(&local.shard, handle.id, &seen);
+        let record = self.accept(&handle, &loss).await?;
+        let (local, epoch) = (handle.local()?, record.epoch);
         // Whoever is told that it is led finds it led.
         local
             .view
@@ -77,26 +78,37 @@ impl Broker {
         }
     }
 
+    /// The most of what is left is to be kept: whoever is asked sends the order on to the broker that holds it, among those that answer.
+    async fn check_that_nobody_holds_more(&self, name: &str, handle: &PartitionHandle) -> Result<(), ApiError> {
+        let sessions = self.inner().alive.sessions();
+        let live: Vec<Live> =
+            handle.placement.replicas.iter().filter_map(|id| Some(live_session(*id, sessions.get(id)?))).collect();
+        let held = self.ask_once(std::iter::once((&handle.id, &live.as_slice()))).await.remove(&handle.id);
+        let held = held.unwrap_or_default();
+        let most = |held: &Holds| (held.last_epoch, held.durable);
+        let own = held.get(&self.inner().rid).map(most);
+        match held.iter().filter(|(_, held)| own.is_some_and(|own| most(held) > own)).max_by_key(|(_, held)| most(held))
+        {
+            None => Ok(()),
+            Some((rid, held)) => Err(ApiError::new(
+                ErrorCode::NotLeaderOrFollower,
+                format!(
+                    "broker {} holds more of {name}:{}, up to offset {}: ask that one",
+                    rid.broker, handle.id.index, held.durable
+                ),
+            )),
+        }
+    }
+
     /// Runs the transaction of rule E7 until it is settled. Returns the partition as it is then.
-    async fn elect_unclean(
-        &self,
-        handle: &PartitionHandle,
-        loss: &PartitionLoss,
-    ) -> Result<Versioned<PartitionRecord>, ApiError> {
+    async fn accept(&self, handle: &PartitionHandle, loss: &PartitionLoss) -> Result<PartitionRecord, ApiError> {
+        let local = handle.local()?;
         loop {
             let session = self.session()?;
-            let election = self.decide_acceptance(&session, handle, loss).await?;
-            // An unknown outcome is settled by the same transaction (rule K5).
-            let outcome = loop {
-                match self.inner().store.accept_loss(&session, &election).await.map_err(|error| unavailable(&error))? {
-                    Outcome::Unknown => tokio::task::yield_now().await,
-                    settled => break settled,
-                }
-            };
-            match outcome {
-                Outcome::Committed { revision } => {
-                    return Ok(Versioned { value: election.acceptance.next, revision });
-                }
+            let election = self.decide_acceptance(&session, handle, local, loss).await?;
+            let outcome = self.elect_unclean(&session, &election, local).await;
+            match outcome.map_err(|error| unavailable(&error))? {
+                Outcome::Committed { .. } => return Ok(election.acceptance.next),
                 Outcome::Fenced => return Err(stopping()),
                 Outcome::Conflict | Outcome::Unknown => {}
             }
@@ -107,19 +119,15 @@ impl Broker {
         &self,
         session: &Session,
         handle: &PartitionHandle,
+        local: &Local,
         loss: &PartitionLoss,
     ) -> Result<UncleanElection, ApiError> {
-        let store = &self.inner().store;
-        let local = handle.local()?;
-        let (partition, visible) = (handle.id, local.view.borrow().visible);
+        let (store, partition) = (&self.inner().store, handle.id);
         let gone = || ApiError::new(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted");
         let seen = store.partition(partition).await.map_err(|error| unavailable(&error))?.ok_or_else(gone)?;
-        let root = store.tier_root(partition).await.map_err(|error| unavailable(&error))?;
-        let opened = local.view.borrow().manifest.seq;
-        let tier_root = decode_root(partition, root.as_ref())
-            .ok()
-            .filter(|root| root.value.seq == opened)
-            .ok_or_else(|| refused(&"the manifest has moved since this broker read it; restart the broker"))?;
+        let log = self.own_log(partition, local).await.map_err(|error| unavailable(&error))?;
+        let OwnLog { visible, tier_root } =
+            log.ok_or_else(|| refused(&"the manifest has moved since this broker read it; restart the broker"))?;
         let mut disks = BTreeMap::new();
         for rid in seen.value.isr.iter().chain(&seen.value.elr) {
             let disk = store.read_disk(rid.broker).await.map_err(|error| unavailable(&error))?;
@@ -135,7 +143,9 @@ impl Broker {
         };
         let disk_of = |broker| disks.get(&broker).copied();
         let acceptance = loss::accept(&seen.value, evidence, disk_of).map_err(|refusal| refused(&refusal))?;
-        Ok(UncleanElection { partition, record: seen.revision, tier_root: tier_root.revision, acceptance })
+        // That the disks are gone for good needs no comparison: it stays so (rule B1a).
+        let also = Vec::new();
+        Ok(UncleanElection { partition, record: seen.revision, tier_root, also, acceptance })
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn describe(broker: BrokerId, session: &SessionRecord) -> BrokerDescr
         rack: session.rack.clone(),
         grpc: session.grpc.clone(),
         kafka: session.kafka.clone(),
+        kafka_listeners: session.kafka_listeners.clone(),
         http: session.http.clone(),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A door decodes into these, calls one method of `Broker`, and encodes the answer (section 7 of the architecture).
 
+use crate::config::KafkaListener;
 use millpond_log::{
     Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, TimestampMs, TopicId,
 };
@@ -227,6 +228,9 @@ pub struct NewTopic {
     pub partitions: Option<u32>,
     /// Replicas of each; the broker's default when `None`.
     pub replication_factor: Option<u32>,
+    /// Replicas of each partition, the preferred leader first, chosen by hand; empty if the cluster is to choose. With them neither
+    /// number is given.
+    pub assignments: Vec<Vec<BrokerId>>,
     /// Settings by Kafka's names.
     pub configs: BTreeMap<String, String>,
     /// Check only.
@@ -328,8 +332,21 @@ pub struct BrokerDescription {
     pub grpc: String,
     /// Where its Kafka door is, `host:port`.
     pub kafka: String,
+    /// Where the listeners of its Kafka door are that have names, by these.
+    pub kafka_listeners: BTreeMap<String, String>,
     /// Where its HTTP door is, `host:port`.
     pub http: String,
+}
+
+impl BrokerDescription {
+    /// Where its Kafka door is for clients that came in by a listener of this name.
+    #[must_use]
+    pub fn kafka_at(&self, listener: &str) -> Option<&str> {
+        if listener == KafkaListener::DEFAULT {
+            return Some(&self.kafka);
+        }
+        self.kafka_listeners.get(listener).map(String::as_str)
+    }
 }
 
 /// The cluster as clients see it.

@@ -9,6 +9,7 @@ use crate::catalog::{Catalog, Local, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
 use crate::loss;
+use crate::manifests::Manifests;
 use crate::metrics::Metrics;
 use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::peers::Peers;
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) topic_changes: tokio::sync::Mutex<()>,
     /// Held while a manifest is read for readers.
     pub(crate) manifest_reads: tokio::sync::Mutex<()>,
+    /// Manifests of partitions that others hold.
+    pub(crate) manifests: Manifests,
     pub(crate) metrics: Arc<Metrics>,
 }
 

@@ -285,6 +285,8 @@ pub(crate) struct Doors {
     pub(crate) grpc: Connections,
     pub(crate) kafka: Connections,
     pub(crate) http: Connections,
+    /// Of the internal door: those on which nobody has proven himself yet.
+    pub(crate) strangers: Connections,
 }
 
 impl Connections {
@@ -321,15 +323,16 @@ impl Connections {
 }
 
 impl Doors {
-    /// At most `max` connections for each.
-    pub(crate) fn new(max: usize) -> Doors {
+    /// At most `max` connections for each, and so many strangers at the internal door.
+    pub(crate) fn new(max: usize, strangers_max: usize) -> Doors {
         let door = |name| Connections::new(name, max);
-        Doors { grpc: door("gRPC"), kafka: door("Kafka"), http: door("HTTP") }
+        let strangers = Connections::new("internal", strangers_max);
+        Doors { grpc: door("gRPC"), kafka: door("Kafka"), http: door("HTTP"), strangers }
     }
 
     /// Each with the name of its door in metrics.
-    pub(crate) fn named(&self) -> [(&'static str, &Connections); 3] {
-        [("grpc", &self.grpc), ("kafka", &self.kafka), ("http", &self.http)]
+    pub(crate) fn named(&self) -> [(&'static str, &Connections); 4] {
+        [("grpc", &self.grpc), ("kafka", &self.kafka), ("http", &self.http), ("internal", &self.strangers)]
     }
 }
 
@@ -413,7 +416,7 @@ mod tests {
 
     #[test]
     fn connections_are_counted_until_they_end() {
-        let doors = Doors::new(2);
+        let doors = Doors::new(2, 1);
         let enter = || doors.kafka.enter(SocketAddr::from(([127, 0, 0, 1], 1)));
         let (one, _two) = (enter(), enter());
         assert!(one.is_some() && enter().is_none());

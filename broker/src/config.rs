@@ -20,12 +20,14 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The gRPC door. Port 0 takes a free one.
     pub grpc: Listener,
-    /// The Kafka door.
-    pub kafka: Listener,
+    /// The listeners of the Kafka door: at least one, each of another name. The first is the one that is shown of the broker.
+    pub kafka: Vec<KafkaListener>,
     /// The HTTP door: health and metrics.
     pub http: Listener,
-    /// The internal door, where the other brokers come in. Opened only with a secret.
+    /// The internal door, where the other brokers come in. Opened only with a secret. Its TLS is `internal_tls`.
     pub internal: Listener,
+    /// Certificates of the doors of clients that speak TLS.
+    pub tls: Option<DoorTls>,
     /// What the brokers of the cluster prove to each other that they know. Without one a broker takes part in no replication.
     pub cluster_secret: Option<Secret>,
     /// Encrypts what brokers say to each other. All brokers of a cluster have it or none.
@@ -74,6 +76,43 @@ pub struct Listener {
     pub bind: SocketAddr,
     /// `host:port` for clients; the bound address when `None`.
     pub advertise: Option<String>,
+    /// Whether it speaks TLS, and nothing else.
+    pub tls: bool,
+}
+
+/// A listener of the Kafka door.
+#[derive(Clone, Debug)]
+pub struct KafkaListener {
+    /// Its name. Clients that came in by it are told the addresses that the brokers' listeners of this name advertise.
+    pub name: String,
+    /// Where it listens.
+    pub listener: Listener,
+}
+
+impl KafkaListener {
+    /// Name of the listener of a broker that was told no names.
+    pub const DEFAULT: &str = "default";
+}
+
+/// What the doors show to clients, and whom they let in. Files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DoorTls {
+    /// The broker's certificate, for the hosts that its doors advertise, with those that lead to its authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Certificates of the authorities whose clients are let in at the gRPC and the Kafka door; all clients, if `None`.
+    pub client_ca: Option<PathBuf>,
+    /// How often the files are looked at.
+    pub reread_interval: Duration,
+}
+
+impl DoorTls {
+    /// Files that are looked at every ten seconds: certificates live for days and more.
+    #[must_use]
+    pub fn new(certificate: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> DoorTls {
+        DoorTls { certificate, key, client_ca, reread_interval: Duration::from_secs(10) }
+    }
 }
 
 /// What a broker shows to the others, and whom it takes for one. In PEM.
@@ -97,16 +136,17 @@ impl Config {
     /// The defaults of one broker on loopback, with its data under `data_dir`.
     #[must_use]
     pub fn local(data_dir: PathBuf) -> Config {
-        let loopback = |port| Listener { bind: SocketAddr::from(([127, 0, 0, 1], port)), advertise: None };
+        let loopback = |port| Listener { bind: SocketAddr::from(([127, 0, 0, 1], port)), advertise: None, tls: false };
         Config {
             id: BrokerId(0),
             rack: None,
             data_dir,
             grpc: loopback(7400),
-            kafka: loopback(9092),
+            kafka: vec![KafkaListener { name: KafkaListener::DEFAULT.to_owned(), listener: loopback(9092) }],
             http: loopback(7480),
             // Whoever has to find it reads where it is in the metadata store.
             internal: loopback(0),
+            tls: None,
             cluster_secret: None,
             internal_tls: None,
             wal_bytes: 4 << 30,

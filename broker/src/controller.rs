@@ -5,15 +5,15 @@
 
 use crate::alive::live_session;
 use crate::broker::Broker;
+use crate::carry::{Hand, Stopped};
 use crate::clock;
-use crate::elections::Asked;
-use futures::future::join_all;
-use millpond_core::controller::{Controller, Duty, Limits, Member, Vacancy, View};
+use crate::elections::Vacancy;
+use millpond_core::controller::{self, Controller, Duty, Limits, Member, View};
 use millpond_core::records::{PartitionRecord, TopicState};
 use millpond_core::replica::Transfer;
 use millpond_log::{BrokerId, PartitionId};
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Election, Follow, Image, Outcome, RecordChange, Session, Store, StoreError, Versioned};
+use millpond_metadata::store::{Follow, Image, Outcome, RecordChange, Session, Store, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -28,20 +28,6 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
-
-/// Transactions sent at the same time, of 40 partitions each: more only wait in etcd.
-const LANES: usize = 4;
-
-/// Why a term of office ended.
-#[derive(Debug, thiserror::Error)]
-enum Over {
-    /// The session or the control is gone.
-    #[error("another broker acts as controller, or this one lost its session")]
-    Fenced,
-    /// The store cannot be worked with.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// Waits for control, acts, and waits again, until `shutdown`.
 pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationToken) {
@@ -58,8 +44,8 @@ pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationTo
                 let _ = store.release_control(&session, control).await;
                 return;
             }
-            lost = store.control_lost(control) => lost.err().map_or(Over::Fenced, Over::Store),
-            lost = store.session_ended(&session) => lost.err().map_or(Over::Fenced, Over::Store),
+            lost = store.control_lost(control) => lost.err().map_or(Stopped::Fenced, Stopped::Store),
+            lost = store.session_ended(&session) => lost.err().map_or(Stopped::Fenced, Stopped::Store),
             over = act(&broker, limits, session, control) => over,
         };
         tracing::info!(reason = %over, "this broker acts as controller no longer");
@@ -103,7 +89,7 @@ async fn take(broker: &Broker, store: &Store) -> (Session, Revision) {
 }
 
 /// One term of office.
-async fn act(broker: &Broker, limits: Limits, session: Session, control: Revision) -> Over {
+async fn act(broker: &Broker, limits: Limits, session: Session, control: Revision) -> Stopped {
     let follow = loop {
         match broker.inner().store.follow().await {
             Ok(follow) => break follow,
@@ -113,21 +99,14 @@ async fn act(broker: &Broker, limits: Limits, session: Session, control: Revisio
     };
     let started = clock::monotonic();
     let controller = Controller::new(limits, 0);
-    let hand = Hand { broker, session, control };
-    let term = Term { hand, follow, controller, wishes: JoinSet::new(), written: BTreeMap::new(), started };
+    let hand = Hand { session, control: Some(control) };
+    let term = Term { broker, hand, follow, controller, wishes: JoinSet::new(), written: BTreeMap::new(), started };
     term.run().await
 }
 
-/// What acting takes.
-#[derive(Clone, Copy)]
-struct Hand<'a> {
-    broker: &'a Broker,
-    session: Session,
-    control: Revision,
-}
-
 struct Term<'a> {
-    hand: Hand<'a>,
+    broker: &'a Broker,
+    hand: Hand,
     follow: Follow,
     controller: Controller,
     /// Calls to leaders, each bounded in time.
@@ -138,7 +117,7 @@ struct Term<'a> {
 }
 
 impl Term<'_> {
-    async fn run(mut self) -> Over {
+    async fn run(mut self) -> Stopped {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reload = tokio::time::interval_at(tokio::time::Instant::now() + RELOAD, RELOAD);
@@ -146,7 +125,7 @@ impl Term<'_> {
         loop {
             match self.attend().await {
                 Ok(()) => {}
-                Err(Over::Store(StoreError::Unavailable(reason))) => {
+                Err(Stopped::Store(StoreError::Unavailable(reason))) => {
                     tracing::warn!(reason, "the controller waits for the metadata store");
                     tokio::time::sleep(RETRY).await;
                 }
@@ -183,14 +162,14 @@ impl Term<'_> {
     }
 
     /// Does what there is to do now.
-    async fn attend(&mut self) -> Result<(), Over> {
+    async fn attend(&mut self) -> Result<(), Stopped> {
         self.elect_vacant().await?;
         let now_ms = self.now_ms();
         let duties = {
             let view = view(self.follow.image(), &self.written);
             self.controller.due(now_ms, &view)
         };
-        let within_ms = self.hand.broker.inner().config.controller.transfer_ms / 2;
+        let within_ms = self.broker.inner().config.controller.transfer_ms / 2;
         let mut changes = Vec::new();
         let mut wishes: BTreeMap<BrokerId, Vec<(PartitionId, Transfer)>> = BTreeMap::new();
         for duty in duties {
@@ -202,12 +181,12 @@ impl Term<'_> {
             }
         }
         for (leader, wishes) in wishes {
-            let peers = self.hand.broker.inner().peers.clone();
+            let peers = self.broker.inner().peers.clone();
             // Whoever does not hear is asked again when its time is over.
             self.wishes.spawn(async move { peers.wish(leader, &wishes).await });
         }
         while self.wishes.try_join_next().is_some() {}
-        for (partition, written) in self.hand.change(changes).await? {
+        for (partition, written) in self.broker.carry_out(self.hand, changes).await? {
             self.written.insert(partition, written);
         }
         Ok(())
@@ -224,116 +203,26 @@ impl Term<'_> {
     }
 
     /// Elects leaders wherever there is none and may be one (rules E1 to E5).
-    async fn elect_vacant(&mut self) -> Result<(), Over> {
-        let vacancies = view(self.follow.image(), &self.written).vacancies();
+    async fn elect_vacant(&mut self) -> Result<(), Stopped> {
+        let vacancies: Vec<Vacancy> = {
+            let view = view(self.follow.image(), &self.written);
+            let vacancy = |found: controller::Vacancy| {
+                let seen = self.seen(found.partition)?.clone();
+                let live = view.live(&seen.value);
+                Some(Vacancy { partition: found.partition, seen, live, candidates: found.candidates })
+            };
+            view.vacancies().into_iter().filter_map(vacancy).collect()
+        };
         if vacancies.is_empty() {
             return Ok(());
         }
-        let started = clock::monotonic();
-        let candidates = vacancies.iter().map(|vacancy| (vacancy.partition, vacancy.candidates.as_slice())).collect();
-        let Asked { answers, doubtful } = self.hand.broker.ask_candidates(&candidates).await;
-        let open: Vec<Election> = {
-            let view = view(self.follow.image(), &self.written);
-            let electable = vacancies.iter().filter(|vacancy| !doubtful.contains(&vacancy.partition));
-            let election = |vacancy: &Vacancy| {
-                let partition = vacancy.partition;
-                let seen = self.seen(partition)?;
-                let next = view.elected(&seen.value, answers.get(&partition).unwrap_or(&BTreeMap::new()))?;
-                Some(Election::of(partition, seen, next))
-            };
-            electable.filter_map(election).collect()
-        };
-        if open.is_empty() {
-            return Ok(());
+        let elected = self.broker.fill(self.hand, vacancies).await?;
+        if !elected.is_empty() {
+            self.written.extend(elected);
+            let now_ms = self.now_ms();
+            self.controller.note_elections(now_ms);
         }
-        let elected = self.hand.elect(open).await?;
-        let took = clock::monotonic().duration_since(started);
-        tracing::info!(partitions = elected.len(), ?took, "elected leaders");
-        self.written.extend(elected);
-        let now_ms = self.now_ms();
-        self.controller.note_elections(now_ms);
         Ok(())
-    }
-}
-
-impl Hand<'_> {
-    /// Carries elections out; returns those that hold.
-    async fn elect(self, mut open: Vec<Election>) -> Result<Vec<Written>, Over> {
-        let store = &self.broker.inner().store;
-        let mut written = Vec::new();
-        while !open.is_empty() {
-            let lanes = open.chunks(lane(open.len())).map(|lane| store.elect(&self.session, Some(self.control), lane));
-            let outcomes = join_all(lanes).await.into_iter().flatten();
-            let mut again = Vec::new();
-            for (election, outcome) in open.into_iter().zip(outcomes) {
-                match settled(outcome)? {
-                    Settled::Written(revision) => {
-                        written.push((election.partition, Versioned { value: election.next, revision }));
-                    }
-                    Settled::Moved => {}
-                    Settled::Again => again.push(election),
-                }
-            }
-            open = again;
-            pause_unless_done(&open).await;
-        }
-        Ok(written)
-    }
-
-    /// Carries changes of records out; returns those that hold.
-    async fn change(self, mut open: Vec<RecordChange>) -> Result<Vec<Written>, Over> {
-        let store = &self.broker.inner().store;
-        let mut written = Vec::new();
-        while !open.is_empty() {
-            let lanes =
-                open.chunks(lane(open.len())).map(|lane| store.change_records(&self.session, Some(self.control), lane));
-            let outcomes = join_all(lanes).await.into_iter().flatten();
-            let mut again = Vec::new();
-            for (change, outcome) in open.into_iter().zip(outcomes) {
-                match settled(outcome)? {
-                    Settled::Written(revision) => {
-                        written.push((change.partition, Versioned { value: change.next, revision }));
-                    }
-                    Settled::Moved => {}
-                    Settled::Again => again.push(change),
-                }
-            }
-            open = again;
-            pause_unless_done(&open).await;
-        }
-        Ok(written)
-    }
-}
-
-type Written = (PartitionId, Versioned<PartitionRecord>);
-
-/// Size of the parts that are sent at the same time.
-fn lane(items: usize) -> usize {
-    items.div_ceil(LANES).max(1)
-}
-
-/// Before what is not settled is sent again.
-async fn pause_unless_done<T>(open: &[T]) {
-    if !open.is_empty() {
-        tokio::time::sleep(RETRY).await;
-    }
-}
-
-enum Settled {
-    Written(Revision),
-    /// What it was decided on has moved: it is seen, and decided anew.
-    Moved,
-    /// Rule K5: the same again, until the key moves.
-    Again,
-}
-
-fn settled(outcome: Result<Outcome, StoreError>) -> Result<Settled, Over> {
-    match outcome {
-        Ok(Outcome::Committed { revision }) => Ok(Settled::Written(revision)),
-        Ok(Outcome::Conflict) => Ok(Settled::Moved),
-        Ok(Outcome::Fenced) => Err(Over::Fenced),
-        Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => Ok(Settled::Again),
-        Err(error) => Err(error.into()),
     }
 }
 

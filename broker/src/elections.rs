@@ -1,39 +1,39 @@
-//! Elections that this broker runs (rules E1 to E5): any broker that may lead a partition which nobody leads sees to it that somebody
-//! does. It needs no controller, and no agreement with others: the transaction compares all that was decided on.
+//! Elections (rules E1 to E5): whoever finds a partition that nobody leads asks the candidates what they hold, and has one of them elected.
+//! The controller is the first to do it; any broker that may lead does it where there is none. The transaction compares all that was
+//! decided on.
 
 use crate::alive;
 use crate::broker::Broker;
+use crate::carry::{Hand, Stopped, Written};
+use crate::clock;
 use millpond_core::election::{self, Holds, candidates, elect, vacant};
 use millpond_core::records::{PartitionRecord, TopicState};
 use millpond_core::replica::Live;
 use millpond_core::rules::Rules;
 use millpond_log::{Offset, PartitionId, Rid};
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Election, Image, Outcome, Session, StoreError, Versioned};
+use millpond_metadata::store::{Election, Image, Session, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Longest wait for candidates to say what they hold (rule E5).
 const HOLDS_WITHIN: Duration = Duration::from_millis(200);
 
-/// Pause between tries while the metadata store does not say what became of an election.
-const RETRY: Duration = Duration::from_millis(200);
-
 /// What candidates hold, as they say.
-pub(crate) struct Asked {
+struct Asked {
     /// By partition and replica; not all may have answered.
-    pub(crate) answers: BTreeMap<PartitionId, BTreeMap<Rid, Holds>>,
+    answers: BTreeMap<PartitionId, BTreeMap<Rid, Holds>>,
     /// Partitions of which a candidate lacks what another knows to be committed, also when asked again: its disk lost something, and
     /// nobody is elected there (rule E5).
-    pub(crate) doubtful: BTreeSet<PartitionId>,
+    doubtful: BTreeSet<PartitionId>,
 }
 
-/// A partition that nobody leads, with its live replicas.
+/// A partition that nobody leads, with its live replicas, and those of them that may.
 pub(crate) struct Vacancy {
-    partition: PartitionId,
-    seen: Versioned<PartitionRecord>,
-    live: Vec<Live>,
-    candidates: Vec<Live>,
+    pub(crate) partition: PartitionId,
+    pub(crate) seen: Versioned<PartitionRecord>,
+    pub(crate) live: Vec<Live>,
+    pub(crate) candidates: Vec<Live>,
 }
 
 /// The partitions that nobody leads and this broker may (rules E1, E2). Those of a topic that is not served yet are their
@@ -61,9 +61,13 @@ impl Vacancy {
 }
 
 impl Broker {
-    /// Fills vacancies: asks the candidates how far they are, where there are several, and elects. Who leads is heard from the
-    /// image, like every change; what could not be settled is found again.
-    pub(crate) async fn fill(&self, session: Session, vacancies: Vec<Vacancy>) {
+    /// Fills vacancies: asks the candidates how far they are, where there are several, elects, and returns what holds. Who leads is
+    /// heard from the image, like every change; what somebody else was faster with is found again, if it is still vacant.
+    ///
+    /// # Errors
+    /// As `carry_out`.
+    pub(crate) async fn fill(&self, hand: Hand, vacancies: Vec<Vacancy>) -> Result<Vec<Written>, Stopped> {
+        let started = clock::monotonic();
         let candidates = vacancies.iter().map(|vacancy| (vacancy.partition, vacancy.candidates.as_slice())).collect();
         let Asked { answers, doubtful } = self.ask_candidates(&candidates).await;
         let nothing = BTreeMap::new();
@@ -72,38 +76,17 @@ impl Broker {
             let next = elect(&seen.value, live, answers.get(partition).unwrap_or(&nothing), Rules::ALL);
             open.extend(next.map(|next| Election::of(*partition, seen, next)));
         }
-        while !open.is_empty() {
-            open = self.run_elections(session, open).await;
-            if !open.is_empty() {
-                tokio::time::sleep(RETRY).await;
-            }
+        let elected = self.carry_out(hand, open).await?;
+        if !elected.is_empty() {
+            let took = clock::monotonic().duration_since(started);
+            tracing::info!(partitions = elected.len(), ?took, "elected leaders");
         }
-    }
-
-    /// Runs elections once; returns those whose outcome is not known. They are sent again as they are (rule K5), also while the
-    /// metadata store cannot be used.
-    async fn run_elections(&self, session: Session, open: Vec<Election>) -> Vec<Election> {
-        let outcomes = self.inner().store.elect(&session, None, &open).await;
-        let mut again = Vec::new();
-        for (election, outcome) in open.into_iter().zip(outcomes) {
-            let partition = election.partition;
-            match outcome {
-                Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => again.push(election),
-                Ok(Outcome::Committed { .. }) => {
-                    let leader = election.next.leader.map(|leader| leader.rid.broker.0);
-                    tracing::info!(%partition, leader, epoch = election.next.epoch.0, "elected");
-                }
-                // Somebody else elected, or this session is gone already: the keep-alive sees that.
-                Ok(Outcome::Conflict | Outcome::Fenced) => {}
-                Err(error) => tracing::error!(%partition, %error, "nobody could be elected"),
-            }
-        }
-        again
+        Ok(elected)
     }
 
     /// Asks the candidates for vacancies what they hold, where there is more than one (rule E5): one request for each broker, and a
     /// second one where a copy seems to lack something.
-    pub(crate) async fn ask_candidates(&self, vacancies: &BTreeMap<PartitionId, &[Live]>) -> Asked {
+    async fn ask_candidates(&self, vacancies: &BTreeMap<PartitionId, &[Live]>) -> Asked {
         let mut answers = self.ask_once(vacancies.iter().filter(|(_, candidates)| candidates.len() > 1)).await;
         let mut doubtful = BTreeSet::new();
         let committed: BTreeMap<PartitionId, Offset> =
@@ -124,7 +107,8 @@ impl Broker {
         Asked { answers, doubtful }
     }
 
-    async fn ask_once<'a>(
+    /// Asks replicas once what they hold; those that do not answer in time are not in it.
+    pub(crate) async fn ask_once<'a>(
         &self,
         vacancies: impl Iterator<Item = (&'a PartitionId, &'a &'a [Live])>,
     ) -> BTreeMap<PartitionId, BTreeMap<Rid, Holds>> {

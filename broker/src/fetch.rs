@@ -2,6 +2,8 @@
 //!
 //! It reads views, never replicas: a fetch does not pass through a shard.
 
+mod elsewhere;
+
 use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader};
 use crate::broker::Broker;
 use crate::budget::Held;
@@ -11,6 +13,7 @@ use crate::partitions::view::{PartitionView, ViewReceiver};
 use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
+use elsewhere::Place;
 use futures::future::select_all;
 use millpond_log::{Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::ops::Range;
@@ -31,11 +34,38 @@ struct Budget {
 }
 
 /// One partition of a request.
-struct Watched {
+enum Watched {
+    /// This broker holds a replica.
+    Here(Here),
+    /// It holds none: what is in object storage is all it can serve (rule F4).
+    Elsewhere {
+        id: PartitionId,
+        /// The leader epoch, as far as this broker has heard.
+        epoch: LeaderEpoch,
+    },
+}
+
+/// A partition of which a replica is here.
+struct Here {
     id: PartitionId,
     view: ViewReceiver,
     /// The refusal of what is not in object storage, if nobody may lead the partition.
     lost: Option<ApiError>,
+}
+
+/// Where a partition's log stands, as an answer says it (rule F5: of the same view as its records).
+#[derive(Clone, Copy, Default)]
+struct Stands {
+    high_watermark: Offset,
+    last_stable: Offset,
+    log_start: Offset,
+}
+
+impl From<&PartitionView> for Stands {
+    fn from(view: &PartitionView) -> Stands {
+        let visible = &view.visible;
+        Stands { high_watermark: visible.hw, last_stable: visible.lso, log_start: visible.log_start }
+    }
 }
 
 struct Read {
@@ -80,7 +110,11 @@ impl Broker {
             tracing::debug!("waiting for records");
             // Nobody holds memory while it waits for records.
             drop((answer, held));
-            let changes = watched.iter_mut().flatten().map(|watched| Box::pin(watched.view.changed()));
+            // What is elsewhere completes an answer, so that somebody here is waited for.
+            let changes = watched.iter_mut().flatten().filter_map(|watched| match watched {
+                Watched::Here(here) => Some(Box::pin(here.view.changed())),
+                Watched::Elsewhere { .. } => None,
+            });
             // A view ends only when its partition goes away, which the next read reports.
             let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
         }
@@ -88,9 +122,11 @@ impl Broker {
 
     fn watched(&self, wanted: &FetchPartition) -> Result<Watched, ApiError> {
         let (topic, handle) = self.inner().catalog.partition(&wanted.topic, wanted.partition)?;
+        let Some(local) = &handle.local else {
+            return Ok(Watched::Elsewhere { id: handle.id, epoch: handle.placement.epoch });
+        };
         let lost = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower);
-        let view = handle.local()?.view.clone();
-        Ok(Watched { id: handle.id, view, lost })
+        Ok(Watched::Here(Here { id: handle.id, view: local.view.clone(), lost }))
     }
 
     fn count_fetched(&self, answer: &[FetchedPartition], took: Duration, waited: bool) {
@@ -138,13 +174,20 @@ impl Broker {
         let mut answer = Vec::with_capacity(watched.len());
         for (wanted, source) in request.partitions.iter().zip(watched) {
             let fetched = match source {
-                Err(error) => failed(None, error.clone()),
+                Err(error) => failed(Stands::default(), error.clone()),
                 Ok(watched) => {
                     let budget = Budget {
                         bytes: wanted.bytes_max.min(bytes_max.saturating_sub(total)),
                         may_overshoot: total == 0,
                     };
-                    let (fetched, filled) = self.read_one(request, wanted, watched, budget, deadline).await;
+                    let (fetched, filled) = match watched {
+                        Watched::Here(here) => self.read_one(request, wanted, here, budget, deadline).await,
+                        Watched::Elsewhere { id, epoch } => {
+                            let place = Place { id: *id, epoch: *epoch };
+                            // Waiting makes it no fuller: what is not in object storage is not here either.
+                            (self.read_elsewhere(request, wanted, place, budget, deadline).await, true)
+                        }
+                    };
                     complete |= filled;
                     fetched
                 }
@@ -160,7 +203,7 @@ impl Broker {
         &self,
         request: &FetchRequest,
         wanted: &FetchPartition,
-        watched: &mut Watched,
+        watched: &mut Here,
         budget: Budget,
         deadline: Instant,
     ) -> (FetchedPartition, bool) {
@@ -168,22 +211,22 @@ impl Broker {
             let view = watched.view.borrow_and_update().clone();
             // Of a partition that nobody may lead only what is in object storage is served (rule F4).
             if let Some(refusal) = watched.lost.clone().filter(|_| wanted.offset >= view.visible.tiered_end) {
-                return (failed(Some(&view), refusal), true);
+                return (failed(Stands::from(&view), refusal), true);
             }
-            let checked = check_epoch(&view, wanted.current_leader_epoch)
+            let checked = check_epoch(view.visible.epoch, wanted.current_leader_epoch)
                 .and_then(|()| self.check_reader(&view, wanted))
                 .and_then(|()| check_range(&view, wanted.offset, self.session_handle().is_fresh()))
                 .and_then(|()| check_history(&view, wanted));
             match checked {
                 Ok(None) => {}
                 Ok(diverging) => {
-                    let nothing = answered(&view, request.isolation, Vec::new());
+                    let nothing = answered(Stands::from(&view), request.isolation, Vec::new());
                     return (FetchedPartition { diverging, ..nothing }, true);
                 }
-                Err(error) => return (failed(Some(&view), error), true),
+                Err(error) => return (failed(Stands::from(&view), error), true),
             }
             if let Some(preferred) = self.nearer_to(&view, wanted) {
-                let nothing = answered(&view, request.isolation, Vec::new());
+                let nothing = answered(Stands::from(&view), request.isolation, Vec::new());
                 return (FetchedPartition { preferred: Some(preferred), ..nothing }, true);
             }
             let end = match request.isolation {
@@ -191,18 +234,18 @@ impl Broker {
                 Isolation::ReadCommitted => view.visible.lso,
             };
             if wanted.offset >= end {
-                return (answered(&view, request.isolation, Vec::new()), false);
+                return (answered(Stands::from(&view), request.isolation, Vec::new()), false);
             }
             match self.read_batches(&view, watched.id, wanted.offset..end, budget, request.scan, deadline).await {
-                Ok(Some(read)) => return (answered(&view, request.isolation, read.batches), read.filled),
+                Ok(Some(read)) => return (answered(Stands::from(&view), request.isolation, read.batches), read.filled),
                 Ok(None) => {}
-                Err(error) => return (failed(Some(&view), error), true),
+                Err(error) => return (failed(Stands::from(&view), error), true),
             }
         }
         let view = watched.view.borrow().clone();
         let moving =
             ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry");
-        (failed(Some(&view), moving), true)
+        (failed(Stands::from(&view), moving), true)
     }
 
     /// Who may read here: of a replica that does not lead, only what is in object storage, unless it is in sync (rules F1, F4).
@@ -287,8 +330,7 @@ fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
 }
 
 /// Rule F2 (KIP-320).
-pub(crate) fn check_epoch(view: &PartitionView, known: Option<LeaderEpoch>) -> Result<(), ApiError> {
-    let current = view.visible.epoch;
+pub(crate) fn check_epoch(current: LeaderEpoch, known: Option<LeaderEpoch>) -> Result<(), ApiError> {
     match known {
         Some(known) if known < current => Err(ApiError::new(
             ErrorCode::FencedLeaderEpoch,
@@ -306,25 +348,35 @@ pub(crate) fn check_epoch(view: &PartitionView, known: Option<LeaderEpoch>) -> R
 /// leader does for a `LastFetchedEpoch` (KIP-595).
 fn check_history(view: &PartitionView, wanted: &FetchPartition) -> Result<Option<EpochEnd>, ApiError> {
     let Some(fetched) = wanted.last_fetched_epoch else { return Ok(None) };
-    let PartitionView { visible, epochs, .. } = view;
-    let (epoch, end) = match epochs.end_of(fetched, visible.end) {
-        _ if fetched > visible.epoch && !visible.leads => return Err(not_leader()),
-        _ if fetched > visible.epoch => {
-            let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
-            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+    let visible = &view.visible;
+    if fetched > visible.epoch {
+        if !visible.leads {
+            return Err(not_leader());
         }
-        // The leader's own epoch goes on, also while it has no record yet.
-        _ if fetched == visible.epoch => (fetched, visible.end),
-        Some(found) => found,
-        // All that is older is gone: the log begins with a later epoch.
-        None => (fetched, epochs.entries().first().map_or(visible.end, |first| first.start)),
-    };
+        let message = format!("no record was read in leader epoch {fetched}: the leader is in {}", visible.epoch);
+        return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+    }
+    let EpochEnd { epoch, end } = end_of(view, fetched);
     let diverges = epoch < fetched || end < wanted.offset;
     if diverges && !visible.leads {
         // A log that is not the leader's may be behind it, or hold what the leader does not.
         return Err(not_leader());
     }
     Ok(diverges.then_some(EpochEnd { epoch, end }))
+}
+
+/// Where the records end of `asked`, an epoch up to that of the view, or of the last one before it. Of a leader's view this is never
+/// below what was acknowledged: its log holds all of that (case F18).
+pub(crate) fn end_of(view: &PartitionView, asked: LeaderEpoch) -> EpochEnd {
+    let PartitionView { visible, epochs, .. } = view;
+    let (epoch, end) = match epochs.end_of(asked, visible.end) {
+        // The leader's own epoch goes on, also while it has no record yet.
+        _ if asked == visible.epoch => (asked, visible.end),
+        Some(found) => found,
+        // All that is older is gone: the log begins with a later epoch.
+        None => (asked, epochs.entries().first().map_or(visible.end, |first| first.start)),
+    };
+    EpochEnd { epoch, end }
 }
 
 /// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.
@@ -348,16 +400,17 @@ fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), 
     ))
 }
 
-fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> FetchedPartition {
+fn answered(stands: Stands, isolation: Isolation, batches: Vec<Batch>) -> FetchedPartition {
     let aborted: Option<Vec<AbortedTxn>> = match isolation {
         Isolation::ReadUncommitted => None,
         // Nothing writes transactions yet (`InitProducerId` refuses transactional ids), so none was aborted.
         Isolation::ReadCommitted => Some(Vec::new()),
     };
+    let Stands { high_watermark, last_stable, log_start } = stands;
     FetchedPartition {
-        high_watermark: view.visible.hw,
-        last_stable: view.visible.lso,
-        log_start: view.visible.log_start,
+        high_watermark,
+        last_stable,
+        log_start,
         batches,
         aborted,
         preferred: None,
@@ -366,16 +419,6 @@ fn answered(view: &PartitionView, isolation: Isolation, batches: Vec<Batch>) -> 
     }
 }
 
-fn failed(view: Option<&PartitionView>, error: ApiError) -> FetchedPartition {
-    let offsets = view.map(|view| (view.visible.hw, view.visible.lso, view.visible.log_start)).unwrap_or_default();
-    FetchedPartition {
-        high_watermark: offsets.0,
-        last_stable: offsets.1,
-        log_start: offsets.2,
-        batches: Vec::new(),
-        aborted: None,
-        preferred: None,
-        diverging: None,
-        error: Some(error),
-    }
+fn failed(stands: Stands, error: ApiError) -> FetchedPartition {
+    FetchedPartition { error: Some(error), ..answered(stands, Isolation::ReadUncommitted, Vec::new()) }
 }

@@ -1,31 +1,39 @@
-//! Keeps this broker what the metadata store says it is: which replicas it holds, who leads, who is alive (rules B2, K1, K6).
+//! Keeps this broker what the metadata store says it is: which replicas it holds, who leads, who is alive, what is lost (rules B2, B4, K1,
+//! K6).
 //!
 //! Level by level from the watched image. It decides nothing, and writes nothing.
 
 use crate::alive::{Alive, live_session};
+use crate::api::PartitionLoss;
 use crate::broker::Broker;
+use crate::carry::{Hand, Stopped};
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
 use crate::elections::{Vacancy, vacancies};
 use crate::loss::{self, DiskStory};
+use crate::manifests::decode_root;
 use crate::partitions::shard::ShardMsg;
 use crate::peers::Peer;
-use crate::replicas::{Opened, Opening, decode_root};
+use crate::replicas::{Found, Lost, Opened, Opening, open_later};
 use crate::start_error::StartError;
 use crate::tier::TierRequest;
+use crate::unclean::{Forsaken, forsaken};
 use crate::wal::{Recovered, RecoveredPartition};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use millpond_core::loss::{Standing, standing};
 use millpond_core::records::{PartitionRecord, TopicRecord, TopicState};
 use millpond_core::replica::Input;
 use millpond_core::topic_config::TopicConfig;
-use millpond_log::{BrokerId, PartitionId, TopicId};
+use millpond_log::{BrokerId, LeaderEpoch, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Follow, Image, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Pause between tries while the metadata store cannot be used.
@@ -34,10 +42,14 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often vacancies are looked for that no controller has filled.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Looks after which a forsaken partition is led by the best of the replicas that answer, though others are alive.
+const LOOKS_FOR_ALL: u32 = 10;
+
+/// Replicas opened at once: each costs a read of the metadata store.
+const OPENED_AT_ONCE: usize = 64;
+
 /// How often the image is loaded anew and compared (rule Z2).
 const RELOAD: Duration = Duration::from_secs(60);
-
-type OpeningTask = BoxFuture<'static, (PartitionId, Result<Opened, StartError>)>;
 
 /// The task's state.
 pub(crate) struct Fleet {
@@ -45,11 +57,23 @@ pub(crate) struct Fleet {
     follow: Follow,
     /// The replicas that are open here, and those being opened (`None`).
     local: BTreeMap<PartitionId, Option<Local>>,
-    opening: FuturesUnordered<OpeningTask>,
+    /// Tasks of their own: whatever this one does, they go on.
+    opening: JoinSet<(PartitionId, Result<Opened, StartError>)>,
+    opened_at_once: Arc<Semaphore>,
     /// The elections under way; at most one round.
     electing: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Records of what nobody led at the last look.
     vacant: BTreeSet<(PartitionId, Revision)>,
+    /// The unclean elections under way; at most one round. They return what has to be opened again first.
+    giving_up: FuturesUnordered<BoxFuture<'static, Vec<PartitionId>>>,
+    /// Records of what nobody may lead while its topic wants a leader all the same, and for how many looks it has been so.
+    forsaken: BTreeMap<(PartitionId, Revision), u32>,
+    /// What this start found of the disk.
+    story: DiskStory,
+    /// The partitions here that nobody may lead any more, and why.
+    lost: BTreeMap<PartitionId, Arc<PartitionLoss>>,
+    /// The disks that brokers had at the last look.
+    disks: BTreeMap<BrokerId, WalGen>,
 }
 
 impl Fleet {
@@ -57,18 +81,25 @@ impl Fleet {
     ///
     /// # Errors
     /// What keeps a replica from being opened: its data contradict each other.
-    pub(crate) async fn start(broker: Broker, recovered: &Recovered, story: &DiskStory) -> Result<Fleet, StartError> {
+    pub(crate) async fn start(broker: Broker, recovered: &Recovered, story: DiskStory) -> Result<Fleet, StartError> {
         let follow = broker.inner().store.follow().await?;
         let mut fleet = Fleet {
             broker,
             follow,
             local: BTreeMap::new(),
-            opening: FuturesUnordered::new(),
+            opening: JoinSet::new(),
+            opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
             electing: FuturesUnordered::new(),
             vacant: BTreeSet::new(),
+            giving_up: FuturesUnordered::new(),
+            forsaken: BTreeMap::new(),
+            story,
+            lost: BTreeMap::new(),
+            disks: BTreeMap::new(),
         };
         fleet.note_sessions();
-        fleet.open_all(recovered, story).await?;
+        fleet.note_disks();
+        fleet.open_all(recovered).await?;
         Ok(fleet)
     }
 
@@ -81,20 +112,31 @@ impl Fleet {
         loop {
             let changed = tokio::select! {
                 () = shutdown.cancelled() => return,
-                Some((partition, opened)) = self.opening.next() => {
-                    self.on_opened(partition, opened);
+                Some(first) = self.opening.join_next() => {
+                    self.take_opened(first);
                     continue;
                 }
                 Some(()) = self.electing.next() => continue,
+                Some(outdated) = self.giving_up.next() => {
+                    outdated.into_iter().for_each(|partition| self.open_again(partition));
+                    continue;
+                }
                 _ = look.tick() => {
                     self.fill_vacancies();
+                    self.lead_forsaken();
                     continue;
                 }
                 changed = self.follow.changed() => changed,
                 _ = reload.tick() => self.follow.reload().await,
             };
             match changed {
-                Ok(keys) => self.on_changed(&keys),
+                Ok(mut keys) => {
+                    // What has come meanwhile is taken in with it: a topic of many partitions changes in many steps.
+                    while let Some(Ok(more)) = self.follow.changed().now_or_never() {
+                        keys.extend(more);
+                    }
+                    self.on_changed(&keys);
+                }
                 Err(error) => {
                     if !matches!(error, StoreError::Unavailable(_)) {
                         tracing::error!(%error, "the metadata cannot be followed");
@@ -124,6 +166,18 @@ impl Fleet {
                 _ => {}
             }
         }
+        let disks = self.note_disks();
+        let image = self.follow.image();
+        let stood_there = |id: &&PartitionId| {
+            let complete = image.partitions.get(id).map(|seen| seen.value.isr.iter().chain(&seen.value.elr));
+            complete.is_some_and(|mut complete| complete.any(|rid| disks.contains(&rid.broker)))
+        };
+        let judged: Vec<PartitionId> = match disks.is_empty() {
+            true => Vec::new(),
+            false => self.local.keys().filter(stood_there).copied().collect(),
+        };
+        topics.extend(judged.iter().map(|partition| partition.topic));
+        partitions.iter().copied().chain(judged).for_each(|partition| self.judge(partition));
         if !brokers.is_empty() {
             self.note_sessions();
             let image = self.follow.image();
@@ -150,9 +204,96 @@ impl Fleet {
         let before = std::mem::replace(&mut self.vacant, found);
         vacancies.retain(|vacancy| before.contains(&vacancy.record()));
         if !vacancies.is_empty() {
-            let broker = self.broker.clone();
-            self.electing.push(Box::pin(async move { broker.fill(session, vacancies).await }));
+            let (broker, hand) = (self.broker.clone(), Hand { session, control: None });
+            self.electing.push(Box::pin(async move {
+                match broker.fill(hand, vacancies).await {
+                    // A session that is gone the keep-alive sees.
+                    Ok(_) | Err(Stopped::Fenced) => {}
+                    Err(error) => tracing::error!(%error, "nobody could be elected"),
+                }
+            }));
         }
+    }
+
+    /// Leads what its topic wants to be led by whoever is left (rule E7), if this broker holds the most of it. Like a vacancy it has to
+    /// last: who may lead is given the time to come back that a start takes at least.
+    fn lead_forsaken(&mut self) {
+        let Some(session) = self.broker.session_handle().get().filter(|_| self.giving_up.is_empty()) else { return };
+        let found = forsaken(self.follow.image(), session);
+        let looks = |found: &Forsaken| self.forsaken.get(&found.record()).map_or(0, |looks| looks + 1);
+        let looks: Vec<u32> = found.iter().map(looks).collect();
+        self.forsaken = found.iter().map(Forsaken::record).zip(looks.iter().copied()).collect();
+        let due = found.into_iter().zip(looks).filter_map(|(mut found, looks)| {
+            found.hurried = looks >= LOOKS_FOR_ALL;
+            let local = self.local.get(&found.record().0).cloned().flatten();
+            local.filter(|_| looks > 0).map(|local| (found, local))
+        });
+        let due: Vec<(Forsaken, Local)> = due.collect();
+        if !due.is_empty() {
+            let broker = self.broker.clone();
+            self.giving_up.push(Box::pin(async move { broker.lead_forsaken(session, due).await }));
+        }
+    }
+
+    /// Notes which disks brokers have; returns those that have another one than before.
+    fn note_disks(&mut self) -> BTreeSet<BrokerId> {
+        let disks = &self.follow.image().disks;
+        let now: BTreeMap<BrokerId, WalGen> = disks.iter().map(|(id, disk)| (*id, disk.value.wal_gen)).collect();
+        let before = std::mem::replace(&mut self.disks, now);
+        let others = self.disks.iter().filter(|(broker, wal_gen)| before.get(broker) != Some(wal_gen));
+        others.map(|(broker, _)| *broker).collect()
+    }
+
+    /// Looks again at how this broker stands in a partition: all complete replicas may have come back with other disks, so that it is
+    /// lost (rule B4), and somebody may lead what was lost (rule E7).
+    fn judge(&mut self, partition: PartitionId) {
+        if !matches!(self.local.get(&partition), Some(Some(_))) {
+            return;
+        }
+        match self.stands(partition) {
+            None => {}
+            Some((Standing::Lost, _)) if self.lost.contains_key(&partition) => {}
+            Some((Standing::Lost, _)) => self.open_again(partition),
+            Some((stands, _)) => {
+                let found = self.lost.remove(&partition).is_some();
+                // Also what was copied again is damaged no longer.
+                if (found || stands == Standing::Electable) && self.story.heal(partition) {
+                    self.forget_damage(vec![partition]);
+                }
+            }
+        }
+    }
+
+    /// How this broker stands in a partition, and in which epoch.
+    fn stands(&self, partition: PartitionId) -> Option<(Standing, LeaderEpoch)> {
+        let record = &self.follow.image().partitions.get(&partition)?.value;
+        let disk_of = |broker| self.disks.get(&broker).copied();
+        Some((standing(record, self.broker.inner().rid, disk_of), record.epoch))
+    }
+
+    /// Opens a replica again, from its frames and the manifest as they are now.
+    fn open_again(&mut self, partition: PartitionId) {
+        let Some(topic) = self.broker.inner().catalog.by_id(partition.topic) else { return };
+        let (Some((stands, epoch)), Some(open)) = (self.stands(partition), self.local.get_mut(&partition)) else {
+            return;
+        };
+        let Some(local) = open.take() else { return };
+        let (topic_name, config) = (topic.record.name.to_string(), topic.config.clone());
+        let found = Found { stands, epoch };
+        self.open(partition, topic_name, config, Some((local, found)));
+    }
+
+    fn forget_damage(&self, partitions: Vec<PartitionId>) {
+        let broker = self.broker.clone();
+        tokio::spawn(async move { broker.forget_damage(partitions).await });
+    }
+
+    /// Puts on record here what is lost of a partition that was opened as lost.
+    fn note_loss(&mut self, partition: PartitionId, topic_name: &str, lost: Option<&Lost>) {
+        let Some(lost) = lost else { return };
+        let loss = self.story.loss(partition, lost);
+        loss::report(&loss, topic_name, partition);
+        self.lost.insert(partition, Arc::new(loss));
     }
 
     /// Who is alive is known to links before any shard hears of it.
@@ -173,6 +314,8 @@ impl Fleet {
         else {
             return;
         };
+        let record = &seen.value;
+        tracing::debug!(%partition, epoch = %record.epoch, leader = ?record.leader, isr = ?record.isr, "record");
         self.alive().assign(&local.shard, partition, seen);
     }
 
@@ -191,19 +334,22 @@ impl Fleet {
         if known.as_ref().is_some_and(|known| known.record.config != seen.value.config) {
             self.configure(&seen.value, &config);
         }
-        let partitions = (0..seen.value.partitions)
-            .map(|index| self.handle(PartitionId { topic: id, index }, known.as_deref()))
-            .collect();
+        let partitions =
+            (0..seen.value.partitions).map(|index| self.handle(PartitionId { topic: id, index })).collect();
         self.broker.inner().catalog.put(Topic { record: seen.value, revision: seen.revision, config, partitions });
     }
 
-    fn handle(&self, id: PartitionId, known: Option<&Topic>) -> PartitionHandle {
+    fn handle(&self, id: PartitionId) -> PartitionHandle {
         let image = self.follow.image();
         let record = image.partitions.get(&id).map(|seen| &seen.value);
-        let placement = record.map_or_else(Placement::default, |record| placement(record, image));
-        let known = known.and_then(|topic| topic.partitions.get(id.index as usize));
-        // Whoever leads has everything that was committed, or what an operator accepted as all of it.
-        let loss = known.and_then(|known| known.loss.clone()).filter(|_| placement.leader.is_none());
+        let mut placement = record.map_or_else(Placement::default, |record| placement(record, image));
+        // Whoever leads has everything that was committed, or what was given up as all of it.
+        let loss = self.lost.get(&id).filter(|_| placement.leader.is_none()).cloned();
+        if loss.is_some() {
+            // These replicas are gone (rule K2), whatever their brokers hold now.
+            placement.isr.clear();
+            placement.elr.clear();
+        }
         let local = self.local.get(&id).cloned().flatten();
         PartitionHandle { id, placement, loss, local }
     }
@@ -216,40 +362,70 @@ impl Fleet {
             let Some(seen) = self.follow.image().partitions.get(&id) else { continue };
             let placed = seen.value.replicas.contains(&me);
             if placed && !self.local.contains_key(&id) {
+                tracing::debug!(partition = %id, "a replica is placed here");
                 self.local.insert(id, None);
-                self.opening.push(Box::pin(open_later(
-                    self.broker.clone(),
-                    id,
-                    topic.name.to_string(),
-                    config.clone(),
-                )));
+                self.open(id, topic.name.to_string(), config.clone(), None);
             } else if !placed && self.local.remove(&id).is_some() {
                 // The record names this broker no more: a fact with a revision, not an absence (rule K6).
+                tracing::debug!(partition = %id, "a replica is placed elsewhere");
+                self.lost.remove(&id);
                 self.broker.drop_replica(id);
             }
         }
     }
 
-    fn on_opened(&mut self, partition: PartitionId, opened: Result<Opened, StartError>) {
+    /// Has a replica opened, or opened again, when it is its turn.
+    fn open(&mut self, id: PartitionId, topic_name: String, config: TopicConfig, open: Option<(Local, Found)>) {
+        let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
+        self.opening.spawn(async move {
+            let _turn = turns.acquire_owned().await.expect("it is never closed");
+            open_later(broker, id, topic_name, config, open).await
+        });
+    }
+
+    /// Takes in what was opened, all that there is: a topic's entry in the catalog is made anew only once for it.
+    fn take_opened(&mut self, first: Result<(PartitionId, Result<Opened, StartError>), JoinError>) {
+        let mut topics = BTreeSet::new();
+        let mut next = Some(first);
+        while let Some(joined) = next {
+            let (partition, opened) = joined.expect("opening a replica does not panic, and nobody ends it");
+            if self.on_opened(partition, opened) {
+                topics.insert(partition.topic);
+            }
+            next = self.opening.try_join_next();
+        }
+        topics.into_iter().for_each(|topic| self.refresh(topic));
+    }
+
+    /// Whether the catalog has to hear of it.
+    fn on_opened(&mut self, partition: PartitionId, opened: Result<Opened, StartError>) -> bool {
         match opened {
             // Dropped while it was opened: its shard hears of both, in this order.
-            Ok(_) if !self.local.contains_key(&partition) => self.broker.drop_replica(partition),
-            Ok(Opened { local, .. }) => {
+            Ok(_) if !self.local.contains_key(&partition) => {
+                self.broker.drop_replica(partition);
+                false
+            }
+            Ok(Opened { local, lost }) => {
                 self.local.insert(partition, Some(local));
+                let topic = self.broker.inner().catalog.by_id(partition.topic);
+                let name = topic.map_or_else(|| partition.topic.to_string(), |topic| topic.record.name.to_string());
+                self.note_loss(partition, &name, lost.as_ref());
+                // What was seen meanwhile.
+                self.judge(partition);
                 self.assign(partition);
-                self.refresh(partition.topic);
+                true
             }
             Err(error) => {
                 self.local.remove(&partition);
                 tracing::error!(%partition, %error, "a replica cannot be opened; the partition goes on without it");
+                false
             }
         }
     }
 
     /// A topic is not served: it is not there yet, or is being deleted. Frames go only with its tombstone (rules K6, S14).
     fn withdraw(&mut self, id: TopicId) {
-        let inner = self.broker.inner();
-        let gone = inner.catalog.remove(id);
+        self.broker.inner().catalog.remove(id);
         if !self.follow.image().tombstones.contains_key(&id) {
             return;
         }
@@ -260,15 +436,10 @@ impl Fleet {
             self.local.remove(&partition);
             self.broker.drop_replica(partition);
         }
-        let lost: Vec<PartitionId> = gone
-            .iter()
-            .flat_map(|topic| &topic.partitions)
-            .filter(|handle| handle.loss.is_some())
-            .map(|handle| handle.id)
-            .collect();
+        let lost: Vec<PartitionId> = self.lost.range(first..=last).map(|(id, _)| *id).collect();
         if !lost.is_empty() {
-            let broker = self.broker.clone();
-            tokio::spawn(async move { broker.forget_damage(lost).await });
+            self.lost.retain(|partition, _| partition.topic != id);
+            self.forget_damage(lost);
         }
     }
 
@@ -287,53 +458,43 @@ impl Fleet {
     }
 
     /// Opens the replicas that are placed here at the start, and drops what a tombstone or a record says is not.
-    async fn open_all(&mut self, recovered: &Recovered, story: &DiskStory) -> Result<(), StartError> {
-        let inner = self.broker.inner();
+    async fn open_all(&mut self, recovered: &Recovered) -> Result<(), StartError> {
+        let broker = self.broker.clone();
+        let inner = broker.inner();
         let (_, roots) = inner.store.tier_roots(None).await?;
         let mut in_wal: BTreeMap<PartitionId, &RecoveredPartition> =
             recovered.partitions.iter().map(|held| (held.partition, held)).collect();
-        let image = self.follow.image();
-        let disk_of = |broker| image.disks.get(&broker).map(|disk| disk.value.wal_gen);
-        for seen in image.topics.values().filter(|seen| seen.value.state == TopicState::Active) {
+        let topics = self.follow.image().topics.values();
+        let topics: Vec<Versioned<TopicRecord>> =
+            topics.filter(|seen| seen.value.state == TopicState::Active).cloned().collect();
+        for seen in topics {
             let topic = &seen.value;
             let config = parse(topic)?;
-            let mut losses = BTreeMap::new();
             for index in 0..topic.partitions {
                 let id = PartitionId { topic: topic.id, index };
-                let Some(record) = image.partitions.get(&id).map(|seen| &seen.value) else { continue };
-                if !record.replicas.contains(&self.me()) {
+                let placed = |seen: &Versioned<PartitionRecord>| seen.value.replicas.contains(&self.me());
+                if !self.follow.image().partitions.get(&id).is_some_and(placed) {
                     continue;
                 }
-                let stands = standing(record, inner.rid, disk_of);
-                let lost = (stands == Standing::Lost).then_some(record.epoch);
-                let held = in_wal.remove(&id);
+                let (stands, epoch) = self.stands(id).expect("its record is there");
                 let opening = Opening {
                     topic_name: topic.name.to_string(),
                     config: config.clone(),
                     root: decode_root(id, roots.get(&id))?,
-                    in_wal: held.cloned(),
-                    lost,
+                    in_wal: in_wal.remove(&id).cloned(),
+                    lost: (stands == Standing::Lost).then_some(epoch),
                     complete: stands == Standing::Electable,
+                    view: None,
                 };
-                let opened = self.broker.open_replica(opening).await?;
-                if lost.is_some() {
-                    let end = opened.local.view.borrow().visible.end;
-                    losses.insert(id, story.loss(id, end..opened.known_end, held.is_some()));
-                }
-                self.local.insert(id, Some(opened.local));
+                let Opened { local, lost } = self.broker.open_replica(opening).await?;
+                self.local.insert(id, Some(local));
+                self.note_loss(id, topic.name.as_str(), lost.as_ref());
             }
-            let handles = (0..topic.partitions).map(|index| {
-                let mut handle = self.handle(PartitionId { topic: topic.id, index }, None);
-                if let Some(loss) = losses.remove(&handle.id) {
-                    handle.placement.isr.clear();
-                    (handle.placement.leader, handle.loss) = (None, Some(std::sync::Arc::new(loss)));
-                }
-                handle
-            });
-            let (record, partitions) = (topic.clone(), handles.collect());
-            let topic = Topic { record, revision: seen.revision, config, partitions };
-            loss::report(&inner.catalog.put(topic));
+            let partitions = (0..topic.partitions).map(|index| self.handle(PartitionId { topic: topic.id, index }));
+            let (record, partitions) = (topic.clone(), partitions.collect());
+            inner.catalog.put(Topic { record, revision: seen.revision, config, partitions });
         }
+        let image = self.follow.image();
         for id in in_wal.into_keys() {
             let elsewhere = image.partitions.get(&id).is_some_and(|seen| !seen.value.replicas.contains(&self.me()));
             if elsewhere || image.tombstones.contains_key(&id.topic) {
@@ -347,31 +508,6 @@ impl Fleet {
     pub(crate) fn assign_all(&self) {
         self.local.keys().for_each(|partition| self.assign(*partition));
     }
-}
-
-/// Opens a replica that was placed here while the broker runs: nothing of it is in the WAL.
-async fn open_later(
-    broker: Broker,
-    id: PartitionId,
-    topic_name: String,
-    config: TopicConfig,
-) -> (PartitionId, Result<Opened, StartError>) {
-    let stored = loop {
-        match broker.inner().store.tier_root(id).await {
-            Ok(stored) => break stored,
-            Err(error) => {
-                tracing::warn!(partition = %id, %error, "a manifest cannot be read yet");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    };
-    let opened = match decode_root(id, stored.as_ref()) {
-        Ok(root) => {
-            broker.open_replica(Opening { topic_name, config, root, in_wal: None, lost: None, complete: false }).await
-        }
-        Err(error) => Err(error),
-    };
-    (id, opened)
 }
 
 fn parse(topic: &TopicRecord) -> Result<TopicConfig, StartError> {

@@ -4,3 +4,4 @@ mod connections;
 pub mod grpc;
 pub(crate) mod http;
 pub mod kafka;
+pub(crate) mod tls;

@@ -111,7 +111,9 @@ impl Levels {
         };
         self.meter
             .u64_observable_gauge("millpond_connections")
-            .with_description("Connections that are open")
+            .with_description(
+                "Connections that are open; of the internal door those on which nobody has proven himself",
+            )
             .with_callback(each(|connections| connections.open() as u64))
             .build();
         self.meter

@@ -2,9 +2,9 @@
 
 use crate::api::{ApiError, DamagedPlace, PartitionLoss};
 use crate::catalog::{PartitionHandle, Topic};
+use crate::replicas::Lost;
 use crate::wal::{Damage, Recovered};
-use millpond_log::{ErrorCode, Offset, PartitionId};
-use std::ops::Range;
+use millpond_log::{ErrorCode, PartitionId};
 
 /// What this start found of its disk: it explains why replicas on it are other replicas now (rule K2).
 pub(crate) struct DiskStory {
@@ -40,15 +40,24 @@ impl DiskStory {
             (true, Some(_)) => "the WAL is damaged, and nothing of this partition is left in it",
             (true, None) if self.empty => "the data directory was empty",
             (true, None) => "a write or sync of the WAL had failed",
-            (false, _) => "its only replica stood on a disk that was replaced, restored or damaged before this start",
+            (false, _) => {
+                "every replica that held all of it stood on a disk that was lost, replaced, restored or damaged"
+            }
         };
         (cause.to_owned(), first.filter(|_| self.fresh))
     }
 
-    /// What is lost of a partition that was opened as lost: its log ends at `lost.start`, and is known to have reached `lost.end`.
-    pub(crate) fn loss(&self, partition: PartitionId, lost: Range<Offset>, in_wal: bool) -> PartitionLoss {
-        let (cause, place) = self.cause(partition, in_wal);
-        PartitionLoss { cause, place, end: lost.start, known_end: lost.end }
+    /// What is lost of a partition that was opened as lost.
+    pub(crate) fn loss(&self, partition: PartitionId, lost: &Lost) -> PartitionLoss {
+        let (cause, place) = self.cause(partition, lost.in_wal);
+        PartitionLoss { cause, place, end: lost.offsets.start, known_end: lost.offsets.end }
+    }
+
+    /// A partition is whole here again: whatever this disk lost of it was copied, or is not missed. Whether it was damaged.
+    pub(crate) fn heal(&mut self, partition: PartitionId) -> bool {
+        let before: usize = self.damage.iter().map(|damage| damage.partitions.len()).sum();
+        self.damage.iter_mut().for_each(|damage| damage.partitions.retain(|(lost, _)| *lost != partition));
+        self.damage.iter().map(|damage| damage.partitions.len()).sum::<usize>() < before
     }
 }
 
@@ -84,11 +93,7 @@ pub(crate) fn refusal(topic: &Topic, handle: &PartitionHandle, code: ErrorCode) 
     Some(ApiError::new(code, loss.explain(topic.record.name.as_str(), handle.id.index)))
 }
 
-/// Says each loss once in the log.
-pub(crate) fn report(topic: &Topic) {
-    for handle in &topic.partitions {
-        if let Some(loss) = &handle.loss {
-            tracing::error!("{}", loss.explain(topic.record.name.as_str(), handle.id.index));
-        }
-    }
+/// Says a loss in the log.
+pub(crate) fn report(loss: &PartitionLoss, topic: &str, partition: PartitionId) {
+    tracing::error!("{}", loss.explain(topic, partition.index));
 }

@@ -3,9 +3,9 @@
 
 use crate::api::ApiError;
 use crate::broker::{Broker, stopping};
+use crate::manifests::decode_root;
 use crate::partitions::shard::ShardMsg;
 use crate::refusals::storage_error;
-use crate::replicas::decode_root;
 use crate::topics::unavailable;
 use millpond_log::PartitionId;
 use std::sync::Arc;

@@ -61,12 +61,14 @@ pub(crate) struct Metrics {
     produce_records: Counter<u64>,
     produce_bytes: Counter<u64>,
     produce_seconds: Histogram<f64>,
+    pub(crate) unclean_elections: Counter<u64>,
     fetch_batches: Counter<u64>,
     fetch_bytes: Counter<u64>,
     fetch_seconds: Histogram<f64>,
     pub(crate) wal: WalMeters,
     pub(crate) tier: TierMeters,
     pub(crate) objects: ObjectMeters,
+    pub(crate) metadata: MetadataMeters,
 }
 
 /// What the WAL's writer measures.
@@ -99,6 +101,13 @@ pub(crate) struct ObjectMeters {
     requests: Counter<u64>,
     request_seconds: Histogram<f64>,
     bytes: Counter<u64>,
+}
+
+/// What is counted at the metadata store itself, whoever asked.
+#[derive(Clone)]
+pub(crate) struct MetadataMeters {
+    requests: Counter<u64>,
+    request_seconds: Histogram<f64>,
 }
 
 impl Metrics {
@@ -136,6 +145,10 @@ impl Metrics {
                 "Time from a batch's arrival to its acknowledgement",
                 &LATENCY_BOUNDS,
             ),
+            unclean_elections: counter(
+                "millpond_unclean_elections",
+                "Partitions that this broker came to lead though committed records may be missing",
+            ),
             fetch_batches: counter("millpond_fetch_batches", "Batches sent to readers"),
             fetch_bytes: counter("millpond_fetch_bytes", "Bytes of batches sent to readers"),
             fetch_seconds: seconds(
@@ -146,6 +159,7 @@ impl Metrics {
             wal: WalMeters::new(&meter),
             tier: TierMeters::new(&meter),
             objects: ObjectMeters::new(&meter),
+            metadata: MetadataMeters::new(&meter),
             provider,
             text,
         }
@@ -250,6 +264,35 @@ impl TierMeters {
             segments: counter("millpond_committed_segments", "Segments committed to manifests"),
             objects_deleted: counter("millpond_deleted_objects", "Objects that garbage collection deleted"),
         }
+    }
+}
+
+impl MetadataMeters {
+    fn new(meter: &Meter) -> MetadataMeters {
+        let meters = MetadataMeters {
+            requests: meter
+                .u64_counter("millpond_metadata_requests")
+                .with_description("Requests to the metadata store, by operation and outcome")
+                .build(),
+            request_seconds: meter
+                .f64_histogram("millpond_metadata_request_seconds")
+                .with_unit("s")
+                .with_description("Time until the metadata store answered")
+                .with_boundaries(LATENCY_BOUNDS.to_vec())
+                .build(),
+        };
+        // What nobody asked for yet was asked for zero times: rates begin with the first request.
+        for operation in ["range", "txn"] {
+            meters.requests.add(0, &[KeyValue::new("operation", operation), KeyValue::new("outcome", "ok")]);
+        }
+        meters
+    }
+
+    /// Notes how a request ended, and when.
+    pub(crate) fn answered(&self, operation: &'static str, outcome: &'static str, took: Duration) {
+        let labels = [KeyValue::new("operation", operation), KeyValue::new("outcome", outcome)];
+        self.requests.add(1, &labels);
+        self.request_seconds.record(took.as_secs_f64(), &labels[..1]);
     }
 }
 

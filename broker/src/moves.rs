@@ -4,7 +4,7 @@
 use crate::alive::live_session;
 use crate::api::{ApiError, TopicRef};
 use crate::broker::{Broker, stopping};
-use crate::catalog::Local;
+use crate::catalog::{Local, Topic};
 use crate::topics::unavailable;
 use millpond_core::controller::reassigned;
 use millpond_core::records::{DrainRecord, PartitionRecord};
@@ -12,6 +12,7 @@ use millpond_core::replica::{Live, Transfer};
 use millpond_log::{BrokerId, ErrorCode, PartitionId};
 use millpond_metadata::store::{Forgotten, Outcome, RecordChange, Session, Versioned};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a leader that is asked to hand over may go without admitting.
@@ -93,7 +94,12 @@ impl Broker {
                     let wish = Transfer { epoch: seen.epoch, to: heir, within_ms: HANDOVER.as_millis() as u64 };
                     self.inner().peers.wish(leader.rid.broker, &[(handle.id, wish)]).await;
                 }
-                tokio::time::sleep(LOOK * 4).await;
+                // The wish ends with an election, or is given up: then it is made anew.
+                let elected = |topic: Option<&Arc<Topic>>| {
+                    let now = topic.and_then(|topic| topic.partitions.get(index as usize));
+                    now.is_none_or(|now| now.placement.epoch > seen.epoch)
+                };
+                let _ = tokio::time::timeout(HANDOVER, self.inner().catalog.until(handle.id.topic, elected)).await;
             }
         };
         let late = || refused(ErrorCode::RequestTimedOut, "the leadership has not moved yet; it may still");

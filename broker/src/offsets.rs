@@ -2,13 +2,13 @@
 //!
 //! A record is looked for in object storage first, then in the tail, batch by batch: times may be in any order.
 
-use crate::api::{ApiError, FoundOffset, Isolation, OffsetSpec, TopicRef};
+use crate::api::{ApiError, EpochEnd, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
-use crate::fetch::check_epoch;
+use crate::fetch::{check_epoch, end_of};
 use crate::loss;
+use crate::manifests::decode_root;
 use crate::partitions::view::PartitionView;
 use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
-use crate::replicas::decode_root;
 use crate::tiered::{TieredError, larger};
 use crate::topics::unavailable;
 use crate::wal::{TailEntry, TailReadError};
@@ -52,7 +52,7 @@ impl Broker {
         }
         for _ in 0..LOOKS_MAX {
             let view = handle.local()?.view.borrow().clone();
-            check_epoch(&view, known)?;
+            check_epoch(view.visible.epoch, known)?;
             if !view.visible.leads {
                 return Err(not_leader());
             }
@@ -69,6 +69,44 @@ impl Broker {
             }
         }
         Err(ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is searched; retry"))
+    }
+
+    /// Where the records end of leader epoch `asked`, or of the last one before it (KIP-320); `None` if no epoch is asked for.
+    ///
+    /// Only a leader says so, and as soon as it is one: what its log holds is all that was acknowledged (case F18).
+    ///
+    /// # Errors
+    /// Of the partition, as `list_offsets`. `UNKNOWN_LEADER_EPOCH`: `asked` is of a leader that this broker has not heard of.
+    pub fn end_of_epoch(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        known: Option<LeaderEpoch>,
+        asked: Option<LeaderEpoch>,
+    ) -> Result<Option<EpochEnd>, ApiError> {
+        let found = self.counted("OffsetForLeaderEpoch", self.find_end_of_epoch(topic, partition, known, asked));
+        found.map_err(|error| self.naming_leader(topic, partition, error))
+    }
+
+    fn find_end_of_epoch(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        known: Option<LeaderEpoch>,
+        asked: Option<LeaderEpoch>,
+    ) -> Result<Option<EpochEnd>, ApiError> {
+        let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
+        if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::NotLeaderOrFollower) {
+            return Err(refusal);
+        }
+        let view = handle.local()?.view.borrow().clone();
+        check_epoch(view.visible.epoch, known)?;
+        if !view.visible.leads {
+            return Err(not_leader());
+        }
+        // A client that has read in a later epoch would take any offset, and none, for a log that lost what it read.
+        check_epoch(view.visible.epoch, asked.filter(|asked| *asked > view.visible.epoch))?;
+        Ok(asked.map(|asked| end_of(&view, asked)))
     }
 
     async fn look_up(

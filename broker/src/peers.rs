@@ -10,8 +10,10 @@ mod meters;
 mod proof;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
+mod pulse;
 mod receive;
 mod serve;
+pub(crate) mod strangers;
 mod suspect;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ use proof::Prover;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use strangers::Strangers;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) shards: Vec<ShardSender>,
     /// Which of `shards` has a partition.
     pub(crate) shard_of: ShardOf,
+    /// Bounds of those who have not proven themselves.
+    pub(crate) strangers: Strangers,
     pub(crate) meter: Meter,
 }
 
@@ -123,6 +128,7 @@ struct Shared {
     links: Links,
     shards: Vec<ShardSender>,
     shard_of: ShardOf,
+    strangers: Strangers,
     meters: PeerMeters,
     known: Mutex<BTreeMap<BrokerId, Link>>,
     begin: UnboundedSender<Lane>,
@@ -152,10 +158,24 @@ impl Peers {
     /// No links yet; `set` makes them, and the runner runs them.
     pub(crate) fn new(parts: Parts) -> (Peers, Runner) {
         let (begin, lanes) = unbounded_channel();
-        let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, meter } = parts;
+        let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, strangers, meter } = parts;
         let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()), tls });
         let (meters, known) = (PeerMeters::new(&meter), Mutex::default());
-        let shared = Shared { cluster, me, dialer, session, store, wal, links, shards, shard_of, meters, known, begin };
+        let shared = Shared {
+            cluster,
+            me,
+            dialer,
+            session,
+            store,
+            wal,
+            links,
+            shards,
+            shard_of,
+            strangers,
+            meters,
+            known,
+            begin,
+        };
         (Peers { shared: Arc::new(shared) }, Runner { lanes })
     }
 

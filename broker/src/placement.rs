@@ -58,6 +58,40 @@ impl Hosts {
         live.clamp(1, REPLICATION_FACTOR_DEFAULT)
     }
 
+    /// Places the partitions of a new topic where somebody says.
+    ///
+    /// # Errors
+    /// `INVALID_REPLICA_ASSIGNMENT`: a partition has no replicas, or another number of them than the first, or two on one broker, or one
+    /// where nothing can be placed.
+    pub(crate) fn assign(
+        &self,
+        config: &TopicConfig,
+        assignments: &[Vec<BrokerId>],
+    ) -> Result<Vec<Placement>, ApiError> {
+        let factor = assignments.first().map_or(0, Vec::len);
+        let check = |(partition, replicas): (usize, &Vec<BrokerId>)| {
+            let twice = |(place, broker): (usize, &BrokerId)| replicas[..place].contains(broker).then_some(*broker);
+            let wrong = |what: String| {
+                let message = format!("the replicas of partition {partition} {what}");
+                Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message))
+            };
+            if replicas.is_empty() {
+                return wrong("are none".to_owned());
+            }
+            if replicas.len() != factor {
+                return wrong(format!("are {}, and those of partition 0 are {factor}", replicas.len()));
+            }
+            if let Some(broker) = replicas.iter().enumerate().find_map(twice) {
+                return wrong(format!("name broker {broker} more than once"));
+            }
+            if let Some(broker) = replicas.iter().find(|broker| !self.sessions.contains_key(broker)) {
+                return wrong(format!("name broker {broker}, which is not alive or is to be left"));
+            }
+            Ok(self.placement(replicas.clone(), config, u32::try_from(factor).unwrap_or(u32::MAX)))
+        };
+        assignments.iter().enumerate().map(check).collect()
+    }
+
     /// Places new partitions. `seed` decides between equals.
     ///
     /// # Errors
@@ -69,15 +103,20 @@ impl Hosts {
             let replicas = placer
                 .place(wanted.replication_factor)
                 .map_err(|error| ApiError::new(ErrorCode::InvalidReplicationFactor, error.to_string()))?;
-            let lives: Vec<Leader> = replicas.iter().map(|broker| self.leader(*broker)).collect();
-            placements.push(Placement {
-                replicas,
-                isr: lives.iter().map(|live| live.rid).collect(),
-                leader: lives.first().copied(),
-                min_isr: wanted.config.min_isr(wanted.replication_factor),
-            });
+            placements.push(self.placement(replicas, wanted.config, wanted.replication_factor));
         }
         Ok(placements)
+    }
+
+    /// A partition on brokers that are all alive.
+    fn placement(&self, replicas: Vec<BrokerId>, config: &TopicConfig, replication_factor: u32) -> Placement {
+        let lives: Vec<Leader> = replicas.iter().map(|broker| self.leader(*broker)).collect();
+        Placement {
+            replicas,
+            isr: lives.iter().map(|live| live.rid).collect(),
+            leader: lives.first().copied(),
+            min_isr: config.min_isr(replication_factor),
+        }
     }
 
     fn leader(&self, broker: BrokerId) -> Leader {

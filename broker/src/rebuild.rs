@@ -1,10 +1,10 @@
 //! Reads a partition's log again for a replica whose log was taken apart (rules R7, R12), as a start does. It decides nothing but
 //! whether the manifest has passed what was asked for.
 
+use crate::manifests::decode_root;
 use crate::partitions::recovery::{self, Sources};
 use crate::partitions::shard::{Rebuild, Rebuilt, ShardMsg, Wanted};
 use crate::refusals::storage_error;
-use crate::replicas::decode_root;
 use crate::tiered::Tiered;
 use crate::wal::Wal;
 use futures::StreamExt;

@@ -2,20 +2,25 @@
 
 use crate::broker::Broker;
 use crate::catalog::Local;
+use crate::manifests::decode_root;
 use crate::partitions::recovery::{self, RecoveryError};
-use crate::partitions::shard::{Open, ShardMsg, ShardSender};
-use crate::partitions::view::PartitionView;
+use crate::partitions::shard::{Closed, Open, ShardMsg, ShardSender};
+use crate::partitions::view::{PartitionView, ViewSender};
 use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
 use crate::wal::RecoveredPartition;
-use bytes::Bytes;
+use millpond_core::loss::Standing;
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{LeaderEpoch, Offset, PartitionId};
-use millpond_metadata::kv::Revision;
 use millpond_metadata::store::Versioned;
+use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::watch;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// Pause between tries while the metadata store cannot be used.
+const RETRY: Duration = Duration::from_millis(200);
 
 /// What a replica is opened from.
 pub(crate) struct Opening {
@@ -28,19 +33,29 @@ pub(crate) struct Opening {
     pub(crate) lost: Option<LeaderEpoch>,
     /// This replica may lead: it holds all that was committed.
     pub(crate) complete: bool,
+    /// Where its readers look already, if it was open before.
+    pub(crate) view: Option<ViewSender>,
 }
 
 /// A replica that is open.
 pub(crate) struct Opened {
     pub(crate) local: Local,
-    /// How far its log is known to have reached.
-    pub(crate) known_end: Offset,
+    /// Of a partition that nobody may lead any more: what is lost.
+    pub(crate) lost: Option<Lost>,
+}
+
+/// What is lost of a partition that was opened as lost.
+pub(crate) struct Lost {
+    /// From the end of the log to where it is known to have reached.
+    pub(crate) offsets: Range<Offset>,
+    /// Whether the WAL held anything of it.
+    pub(crate) in_wal: bool,
 }
 
 impl Broker {
     /// Opens a replica. Waits while the object store is away; a broker that waits is not ready, and not dead (case S1).
     pub(crate) async fn open_replica(&self, opening: Opening) -> Result<Opened, StartError> {
-        let Opening { topic_name, config, root, in_wal, lost, complete } = opening;
+        let Opening { topic_name, config, root, in_wal, lost, complete, view } = opening;
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
@@ -55,10 +70,19 @@ impl Broker {
                 Err(error) => return Err(StartError::Recovery(error.to_string())),
             }
         };
+        let (end, in_wal) = (found.replica.visible().end, in_wal.is_some());
+        let lost = lost.map(|_| Lost { offsets: end..found.known_end, in_wal });
         let manifest = Arc::new(root.value);
         let epochs = Arc::new(found.replica.epochs().clone());
-        let view = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
-        let (view_sender, view) = watch::channel(view);
+        let look = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
+        let view_sender = match view {
+            None => watch::Sender::new(look),
+            Some(open) => {
+                open.send_replace(look);
+                open
+            }
+        };
+        let view = view_sender.subscribe();
         let shard = shard_of(partition, &inner.shards).clone();
         let open = Open {
             partition,
@@ -66,6 +90,7 @@ impl Broker {
             manifest: Arc::clone(&manifest),
             view: view_sender,
             reset_at: found.reset_at,
+            known_end: found.known_end,
         };
         // A shard that is gone ends the broker.
         let _ = shard.send(ShardMsg::Open(Box::new(open)));
@@ -78,7 +103,15 @@ impl Broker {
             revision: root.revision,
             producers: found.producers_tiered,
         })));
-        Ok(Opened { local: Local { shard, view }, known_end: found.known_end })
+        Ok(Opened { local: Local { shard, view }, lost })
+    }
+
+    /// Closes a replica that is open here, and keeps its frames. `None` if it is gone already.
+    pub(crate) async fn close_replica(&self, partition: PartitionId, local: &Local) -> Option<Closed> {
+        let (done, closed) = oneshot::channel();
+        // A shard that is gone ends the broker.
+        let _ = local.shard.send(ShardMsg::Close { partition, done });
+        closed.await.ok()
     }
 
     /// Stops a replica and forgets its frames, because a tombstone or the partition's record says so (rule K6).
@@ -88,22 +121,54 @@ impl Broker {
     }
 }
 
+/// How a replica was found to stand in its partition, and in which epoch.
+pub(crate) struct Found {
+    pub(crate) stands: Standing,
+    pub(crate) epoch: LeaderEpoch,
+}
+
+/// Opens a replica while the broker runs: one that was placed here, of which nothing is in the WAL, or one that is open and is to be read
+/// again.
+pub(crate) async fn open_later(
+    broker: Broker,
+    id: PartitionId,
+    topic_name: String,
+    config: TopicConfig,
+    open: Option<(Local, Found)>,
+) -> (PartitionId, Result<Opened, StartError>) {
+    let (mut in_wal, mut view, mut lost, mut complete, mut known_end) = (None, None, None, false, Offset(0));
+    if let Some((local, found)) = open
+        && let Some(closed) = broker.close_replica(id, &local).await
+    {
+        in_wal = broker.wal().held(id);
+        if let Some(held) = &mut in_wal {
+            held.hw = closed.hw.min(held.end);
+        }
+        (view, known_end) = (Some(closed.view), closed.known_committed);
+        lost = (found.stands == Standing::Lost).then_some(found.epoch);
+        complete = found.stands == Standing::Electable;
+    }
+    // Read once nothing here goes on: what is opened fits it.
+    let stored = loop {
+        match broker.inner().store.tier_root(id).await {
+            Ok(stored) => break stored,
+            Err(error) => {
+                tracing::warn!(partition = %id, %error, "a manifest cannot be read yet");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    };
+    let mut opened = match decode_root(id, stored.as_ref()) {
+        Ok(root) => broker.open_replica(Opening { topic_name, config, root, in_wal, lost, complete, view }).await,
+        Err(error) => Err(error),
+    };
+    if let Ok(Opened { lost: Some(lost), .. }) = &mut opened {
+        lost.offsets.end = lost.offsets.end.max(known_end);
+    }
+    (id, opened)
+}
+
 /// Spreads partitions over shards: those of one topic go round, wherever the topic begins.
 pub(crate) fn shard_of(partition: PartitionId, shards: &[ShardSender]) -> &ShardSender {
     &shards[(partition.topic.0 as usize).wrapping_add(partition.index as usize) % shards.len()]
-}
-
-/// Reads the manifest's root as the metadata store has it.
-pub(crate) fn decode_root(
-    partition: PartitionId,
-    stored: Option<&Versioned<Bytes>>,
-) -> Result<Versioned<ManifestRoot>, StartError> {
-    match stored {
-        None => Ok(Versioned { value: ManifestRoot::new(partition), revision: Revision::ABSENT }),
-        Some(stored) => {
-            let value =
-                ManifestRoot::decode(&stored.value).map_err(|source| StartError::Manifest { partition, source })?;
-            Ok(Versioned { value, revision: stored.revision })
-        }
-    }
 }

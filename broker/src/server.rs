@@ -5,19 +5,23 @@ use crate::api::BrokerDescription;
 use crate::broker::{Broker, Inner};
 use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
-use crate::config::{Config, Listener};
+use crate::config::Config;
 use crate::controller;
 use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
 use crate::levels;
+use crate::listeners::Listeners;
 use crate::loss::DiskStory;
+use crate::manifests::Manifests;
 use crate::mark::Mark;
+use crate::metered::Metered;
 use crate::metrics::Metrics;
 use crate::objects::Counted;
 use crate::office::{self, OfficeError, Registrar};
 use crate::partitions::links::Links;
 use crate::partitions::shard::{self, Services, ShardSender};
+use crate::peers::strangers::{STRANGERS_MAX, Strangers};
 use crate::peers::{self, Peers};
 use crate::producer_ids::ProducerIds;
 use crate::proposals;
@@ -41,7 +45,6 @@ use object_store::ObjectStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
@@ -98,35 +101,32 @@ impl From<OfficeError> for StartError {
 pub async fn start(config: Config, components: Components, stop: CancellationToken) -> Result<Running, StartError> {
     // Leaderships are handed over before anything ends.
     let shutdown = CancellationToken::new();
-    let grpc_listener = listen("gRPC", config.grpc.bind).await?;
-    let kafka_listener = listen("Kafka", config.kafka.bind).await?;
-    let http = listen("HTTP", config.http.bind).await?;
-    // Without a secret there is nothing that could be answered there.
-    let internal = match &config.cluster_secret {
-        Some(_) => Some(listen("internal", config.internal.bind).await?),
-        None => None,
-    };
+    let listeners = Listeners::open(&config).await?;
     let addresses = BrokerDescription {
         id: config.id,
         rack: config.rack.clone(),
-        grpc: advertised(&config.grpc, &grpc_listener),
-        kafka: advertised(&config.kafka, &kafka_listener),
-        http: advertised(&config.http, &http),
+        grpc: listeners.grpc.address.clone(),
+        kafka: listeners.first_kafka(),
+        kafka_listeners: listeners.named_kafka(),
+        http: listeners.http.address.clone(),
     };
+    let Listeners { grpc: grpc_door, kafka: kafka_doors, http: http_door, internal, rereader } = listeners;
     let mut tasks = JoinSet::new();
     let metrics = Arc::new(open_metrics(&config)?);
     let session = SessionHandle::default();
     let open = Arc::new(AtomicBool::new(false));
     let readiness = http::Readiness { session: session.clone(), open: Arc::clone(&open), shutdown: stop.clone() };
     readiness.register(&metrics);
-    let connections = Doors::new(config.connections_max as usize);
+    let connections = Doors::new(config.connections_max as usize, STRANGERS_MAX);
     // Health answers while the WAL is still being recovered (case O5).
     let mut http_task = JoinSet::new();
     let http_end = CancellationToken::new();
-    let served = http::serve(http, connections.http.clone(), readiness, Arc::clone(&metrics), http_end.clone());
+    let (http_listener, http_tls, places) = (http_door.listener, http_door.tls, connections.http.clone());
+    let served = http::serve(http_listener, http_tls, places, readiness, Arc::clone(&metrics), http_end.clone());
     http_task.spawn(async move { served.await.map_err(|error| format!("the HTTP door failed: {error}")) });
 
-    let store = Store::new(Arc::clone(&components.metadata), components.keys.clone());
+    let metadata = Metered::new(Arc::clone(&components.metadata), metrics.metadata.clone());
+    let store = Store::new(Arc::new(metadata), components.keys.clone());
     let mark = Mark::new(Arc::clone(&components.disk), config.data_dir.clone());
     check_mark(&mark, &store, &config, &components.disk).await?;
     let cluster_id = store.init_cluster(&fresh_cluster_id()).await?.value.id;
@@ -142,8 +142,9 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
             wal_gen: recovered.identity.wal_gen,
             grpc: addresses.grpc.clone(),
             kafka: addresses.kafka.clone(),
+            kafka_listeners: addresses.kafka_listeners.clone(),
             http: addresses.http.clone(),
-            internal: internal.as_ref().map(|listener| advertised(&config.internal, listener)),
+            internal: internal.as_ref().map(|open| open.address.clone()),
             rack: config.rack.clone(),
         },
         ttl: config.lease_ttl,
@@ -174,12 +175,13 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         links,
         shards: shards.clone(),
         shard_of: crate::replicas::shard_of,
+        strangers: Strangers::new(connections.strangers.clone()),
         meter: metrics.meter(),
     });
     // Like the shards, links go on until the doors have answered what is under way.
     shard_tasks.spawn(runner.run());
-    if let Some(listener) = internal {
-        let served = peers.clone().serve(listener);
+    if let Some(open) = internal {
+        let served = peers.clone().serve(open.listener);
         shard_tasks.spawn(async move { served.await.map_err(|error| format!("the internal door failed: {error}")) });
     }
     let rebuilder = Rebuilder { store: store.clone(), wal: wal.clone(), tiered: Arc::clone(&tiered) };
@@ -208,6 +210,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         connections,
         topic_changes: tokio::sync::Mutex::new(()),
         manifest_reads: tokio::sync::Mutex::new(()),
+        manifests: Manifests::default(),
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });
@@ -233,7 +236,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let carried = proposals::run(store.clone(), session.clone(), alive, proposed, shutdown.clone());
     let collector =
         Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
-    let fleet = Fleet::start(broker.clone(), &recovered, &story).await?;
+    let fleet = Fleet::start(broker.clone(), &recovered, story).await?;
     broker.take_office(&registration);
     fleet.assign_all();
     let until = shutdown.clone();
@@ -265,13 +268,22 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     });
     let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
     tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
-    let served = grpc::serve(broker.clone(), grpc_listener, shutdown.clone().cancelled_owned());
+    let served = grpc::serve(broker.clone(), grpc_door.listener, grpc_door.tls, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
-    let served = kafka::serve(broker.clone(), kafka_listener, shutdown.clone().cancelled_owned());
-    tasks.spawn(async move {
-        served.await;
-        Ok(())
-    });
+    for (name, open) in kafka_doors {
+        let served = kafka::serve(broker.clone(), open.entrance(&name), shutdown.clone().cancelled_owned());
+        tasks.spawn(async move {
+            served.await;
+            Ok(())
+        });
+    }
+    if let Some(rereader) = rereader {
+        let until = shutdown.clone();
+        tasks.spawn(async move {
+            rereader.run(until).await;
+            Ok(())
+        });
+    }
     levels::register(&broker);
     open.store(true, Ordering::Release);
     tracing::info!(broker = %config.id, grpc = addresses.grpc, kafka = addresses.kafka, http = addresses.http, "serving");
@@ -346,15 +358,6 @@ fn unasked(ended: Result<Result<(), String>, tokio::task::JoinError>) -> String 
         Ok(Err(reason)) => reason,
         Err(panic) => format!("a task panicked: {panic}"),
     }
-}
-
-async fn listen(door: &'static str, address: std::net::SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|source| StartError::Listen { door, address, source })
-}
-
-fn advertised(listener: &Listener, bound: &TcpListener) -> String {
-    let local = || bound.local_addr().map_or_else(|_| listener.bind.to_string(), |address| address.to_string());
-    listener.advertise.clone().unwrap_or_else(local)
 }
 
 fn fresh_cluster_id() -> String {

@@ -22,6 +22,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// A door is to speak TLS and cannot.
+    #[error("{0}")]
+    Tls(String),
     /// The collector of telemetry cannot be used.
     #[error(transparent)]
     Telemetry(#[from] OtlpError),

@@ -4,7 +4,7 @@ use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
 use crate::loss;
-use crate::placement::Wanted;
+use crate::placement::{Hosts, Wanted};
 use crate::tier::TierRequest;
 use millpond_core::records::TopicRecord;
 use millpond_core::topic_config::TopicConfig;
@@ -51,12 +51,19 @@ impl Broker {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
-        let partitions = topic.partitions.unwrap_or(self.inner().config.default_partitions);
-        check_partitions(partitions)?;
         let mut hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
-        let replication_factor = topic.replication_factor.unwrap_or_else(|| hosts.replication_factor());
+        let assigned = assigned(&topic)?;
+        let (partitions, replication_factor) = assigned.unwrap_or_else(|| {
+            let partitions = topic.partitions.unwrap_or(self.inner().config.default_partitions);
+            (partitions, topic.replication_factor.unwrap_or_else(|| hosts.replication_factor()))
+        });
+        check_partitions(partitions)?;
         let wanted = Wanted { config: &config, replication_factor, partitions, existing: Vec::new() };
-        let placements = hosts.place(&wanted, rand::random())?;
+        let place = |hosts: &Hosts| match assigned {
+            Some(_) => hosts.assign(&config, &topic.assignments),
+            None => hosts.place(&wanted, rand::random()),
+        };
+        let placements = place(&hosts)?;
         // One topic at a time, so that two requests for one name cannot both find it free here.
         let _one = self.inner().topic_changes.lock().await;
         if self.inner().catalog.topic(&TopicRef::Name(topic.name.clone())).is_ok() {
@@ -76,7 +83,7 @@ impl Broker {
             return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }
                 .describe(&self.inner().alive.sessions()));
         }
-        let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs, placements };
+        let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs.clone(), placements };
         loop {
             match self.inner().store.create_topic(&session, &new).await.map_err(|error| unavailable(&error))? {
                 CreateOutcome::Created { .. } => break,
@@ -87,7 +94,7 @@ impl Broker {
                 // A broker that was to lead is gone, perhaps.
                 CreateOutcome::Conflict => {
                     hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
-                    new.placements = hosts.place(&wanted, rand::random())?;
+                    new.placements = place(&hosts)?;
                 }
             }
         }
@@ -298,6 +305,18 @@ fn parse_config(overrides: &BTreeMap<String, String>) -> Result<TopicConfig, Api
 
 fn bad_config(error: &millpond_core::topic_config::ConfigError) -> ApiError {
     ApiError::new(ErrorCode::InvalidConfig, error.to_string())
+}
+
+/// Partitions and replicas of a topic whose replicas were chosen by hand.
+fn assigned(topic: &NewTopic) -> Result<Option<(u32, u32)>, ApiError> {
+    let Some(first) = topic.assignments.first() else { return Ok(None) };
+    if topic.partitions.is_some() || topic.replication_factor.is_some() {
+        let message =
+            "replicas were assigned, so neither a number of partitions nor a replication factor goes with them";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Ok(Some((count(topic.assignments.len()), count(first.len()))))
 }
 
 fn check_partitions(partitions: u32) -> Result<(), ApiError> {

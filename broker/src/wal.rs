@@ -480,6 +480,14 @@ impl Wal {
         self.shared.tails.look(partition, |tail| (tail.start(), tail.end()))
     }
 
+    /// A partition as the WAL holds it now, durable or not: what recovery would say of it. `None` if it holds nothing.
+    #[must_use]
+    pub fn held(&self, partition: PartitionId) -> Option<RecoveredPartition> {
+        let mut held = self.shared.tails.look(partition, |tail| tail.report(partition))?;
+        open::note_known_ends(std::slice::from_mut(&mut held), &lock(&self.shared.damage));
+        Some(held)
+    }
+
     /// Chained hash of the log up to `offset` (S6), durable or not. `None` where no batch that is held begins or ends.
     #[must_use]
     pub fn prefix_hash_at(&self, partition: PartitionId, offset: Offset) -> Option<u64> {

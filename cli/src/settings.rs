@@ -1,12 +1,15 @@
 //! Settings of a broker: read from flags, variables and a file, in that order of precedence, and checked before anything starts.
 //! Opens nothing but the file, and those that say what brokers prove to each other.
 
+mod listeners;
+
 use crate::failure::{Doing, Failure};
 use crate::metadata::{EtcdFiles, Login, Metadata};
 use crate::secret::{self, Written};
 use crate::telemetry::{TelemetrySettings, holds_credentials};
 use crate::units::ByteCount;
-use millpond_broker::config::InternalTls;
+use listeners::NamedListener;
+use millpond_broker::config::{DoorTls, InternalTls};
 use millpond_broker::secret::Secret;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -63,9 +66,31 @@ pub(crate) struct Settings {
     /// What Kafka clients are told to connect to [default: the address it listens on]
     #[arg(long, env = "MILLPOND_KAFKA_ADVERTISE", value_name = "HOST:PORT")]
     pub(crate) kafka_advertise: Option<String>,
+    /// A listener of the Kafka door with a name, in place of --kafka-listen or beside it: clients that come in by it are told what
+    /// each broker advertises under that name. May be given again; `tls` has it speak TLS. In the variable, spaces part them
+    #[arg(
+        long,
+        env = "MILLPOND_KAFKA_LISTENER",
+        value_delimiter = ' ',
+        value_name = "NAME=IP:PORT[,advertise=HOST:PORT][,tls]"
+    )]
+    pub(crate) kafka_listener: Vec<NamedListener>,
     /// Address for health checks and metrics [default: 127.0.0.1:7480]
     #[arg(long, env = "MILLPOND_HTTP_LISTEN", value_name = "IP:PORT")]
     pub(crate) http_listen: Option<SocketAddr>,
+    /// Certificate of the doors, for the hosts they advertise: the gRPC door and --kafka-listen speak TLS once there is one. It is
+    /// read again when it changes
+    #[arg(long, env = "MILLPOND_TLS_CERT", value_name = "FILE.pem")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, env = "MILLPOND_TLS_KEY", value_name = "FILE.pem")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let in only clients that show a certificate of this authority, at the gRPC and the Kafka door
+    #[arg(long, env = "MILLPOND_TLS_CLIENT_CA", value_name = "FILE.pem")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Speak TLS at the HTTP door too, which never asks for a client's certificate
+    #[arg(long, env = "MILLPOND_HTTP_TLS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) http_tls: Option<bool>,
     /// File with the secret that all brokers of the cluster share, 16 bytes or more; without one there is no replication.
     /// MILLPOND_CLUSTER_SECRET may hold the secret itself instead
     #[arg(long, env = "MILLPOND_CLUSTER_SECRET_FILE", value_name = "FILE")]
@@ -130,8 +155,11 @@ pub(crate) struct Resolved {
     pub(crate) metadata: Metadata,
     pub(crate) object_store: String,
     pub(crate) grpc: Door,
-    pub(crate) kafka: Door,
-    pub(crate) http: SocketAddr,
+    /// Listeners of the Kafka door, with their names.
+    pub(crate) kafka: Vec<(String, Door)>,
+    pub(crate) http: Door,
+    /// What the doors show that speak TLS.
+    pub(crate) tls: Option<DoorTls>,
     /// Where the other brokers come in, and what they have to know.
     pub(crate) internal: Option<Internal>,
     pub(crate) cache_memory: Option<ByteCount>,
@@ -153,6 +181,7 @@ pub(crate) struct Internal {
 pub(crate) struct Door {
     pub(crate) listen: SocketAddr,
     pub(crate) advertise: Option<String>,
+    pub(crate) tls: bool,
 }
 
 impl Settings {
@@ -198,7 +227,12 @@ impl Settings {
             grpc_advertise: self.grpc_advertise.or(other.grpc_advertise),
             kafka_listen: self.kafka_listen.or(other.kafka_listen),
             kafka_advertise: self.kafka_advertise.or(other.kafka_advertise),
+            kafka_listener: if self.kafka_listener.is_empty() { other.kafka_listener } else { self.kafka_listener },
             http_listen: self.http_listen.or(other.http_listen),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_client_ca: self.tls_client_ca.or(other.tls_client_ca),
+            http_tls: self.http_tls.or(other.http_tls),
             cluster_secret_file: self.cluster_secret_file.or(other.cluster_secret_file),
             cluster_secret: self.cluster_secret.or(other.cluster_secret),
             internal_listen: self.internal_listen.or(other.internal_listen),
@@ -217,13 +251,15 @@ impl Settings {
     /// Fills in the defaults and refuses what cannot work.
     pub(crate) fn resolve(self) -> Result<Resolved, Failure> {
         let insecure = self.insecure.unwrap_or(false);
-        let grpc = door("grpc", self.grpc_listen, GRPC_PORT, self.grpc_advertise, insecure)?;
-        let kafka = door("kafka", self.kafka_listen, KAFKA_PORT, self.kafka_advertise, insecure)?;
-        let http = self.http_listen.unwrap_or(loopback(HTTP_PORT));
+        let tls = listeners::certificates(self.tls_cert, self.tls_key, self.tls_client_ca)?;
+        let safe = Safety { tls: tls.is_some(), insecure };
+        let grpc = door("grpc", self.grpc_listen, GRPC_PORT, self.grpc_advertise, safe)?;
+        let kafka = listeners::kafka(self.kafka_listen, self.kafka_advertise, self.kafka_listener, safe)?;
+        let http = listeners::http(self.http_listen, self.http_tls, safe)?;
         let secret = secret::read(self.cluster_secret_file.as_deref(), self.cluster_secret.as_ref())?;
         let files = [self.internal_tls_ca, self.internal_tls_cert, self.internal_tls_key];
-        let tls = secret::read_tls(files.each_ref().map(Option::as_deref))?;
-        let internal = internal(secret, tls, &grpc, self.internal_listen, self.internal_advertise)?;
+        let internal_tls = secret::read_tls(files.each_ref().map(Option::as_deref))?;
+        let internal = internal(secret, internal_tls, &grpc, self.internal_listen, self.internal_advertise)?;
         let cluster = self.cluster.unwrap_or_else(|| "millpond".to_owned());
         let files = EtcdFiles {
             ca: self.etcd_ca,
@@ -245,6 +281,7 @@ impl Settings {
             grpc,
             kafka,
             http,
+            tls,
             internal,
             cache_memory: self.cache_memory,
             cache_disk: self.cache_disk,
@@ -285,17 +322,27 @@ fn id(text: &str) -> Result<Option<u32>, Failure> {
     }
 }
 
+/// What makes a door safe that others can reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Safety {
+    /// It speaks TLS.
+    pub(crate) tls: bool,
+    /// The operator says that it need not.
+    pub(crate) insecure: bool,
+}
+
 fn door(
     name: &str,
     listen: Option<SocketAddr>,
     port: u16,
     advertise: Option<String>,
-    insecure: bool,
+    safe: Safety,
 ) -> Result<Door, Failure> {
     let listen = listen.unwrap_or(loopback(port));
-    if !listen.ip().is_loopback() && !insecure {
+    if !listen.ip().is_loopback() && !safe.tls && !safe.insecure {
         return Err(Failure::usage(format!(
-            "--{name}-listen {listen} can be reached by others, without TLS or password; say --insecure if that is meant"
+            "--{name}-listen {listen} can be reached by others, without TLS or password; give --tls-cert and --tls-key, or say \
+             --insecure if that is meant"
         )));
     }
     if listen.ip().is_unspecified() && advertise.is_none() {
@@ -307,12 +354,9 @@ fn door(
             "--{name}-listen {listen}: clients cannot connect to {any}; give --{name}-advertise HOST:PORT"
         )));
     }
-    let valid = |text: &String| {
-        text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-    };
-    match advertise.as_ref().filter(|text| !valid(text)) {
+    match advertise.as_ref().filter(|text| !listeners::is_address(text)) {
         Some(wrong) => Err(Failure::usage(format!("--{name}-advertise `{wrong}` is not HOST:PORT"))),
-        None => Ok(Door { listen, advertise }),
+        None => Ok(Door { listen, advertise, tls: safe.tls }),
     }
 }
 
@@ -340,7 +384,9 @@ fn internal(
     let listen = listen.unwrap_or(beside);
     let host = grpc.advertise.as_ref().and_then(|advertise| advertise.rsplit_once(':')).map(|(host, _)| host);
     let beside = host.filter(|_| listen.port() != 0).map(|host| format!("{host}:{}", listen.port()));
-    let door = door("internal", Some(listen), INTERNAL_PORT, advertise.or(beside), true)?;
+    // Its TLS is its own.
+    let safe = Safety { tls: false, insecure: true };
+    let door = door("internal", Some(listen), INTERNAL_PORT, advertise.or(beside), safe)?;
     Ok(Some(Internal { door, secret, tls }))
 }
 
@@ -376,8 +422,9 @@ mod tests {
         assert_eq!(resolved.id, None);
         assert_eq!(resolved.cluster, "millpond");
         assert_eq!(resolved.metadata, Metadata::Embedded("/m".into()));
-        assert_eq!(resolved.grpc, Door { listen: loopback(7400), advertise: None });
-        assert_eq!((resolved.kafka.listen, resolved.http), (loopback(9092), loopback(7480)));
+        let plain = |port| Door { listen: loopback(port), advertise: None, tls: false };
+        assert_eq!((resolved.grpc, resolved.http, resolved.tls), (plain(7400), plain(7480), None));
+        assert_eq!(resolved.kafka, [("default".to_owned(), plain(9092))]);
     }
 
     #[test]
@@ -392,7 +439,7 @@ mod tests {
         let any = SocketAddr::from(([0; 4], 7400));
         let check = |found: Door, listen: &str, advertise: Option<&str>| {
             let listen = listen.parse().expect("an address");
-            assert_eq!(found, Door { listen, advertise: advertise.map(str::to_owned) });
+            assert_eq!(found, Door { listen, advertise: advertise.map(str::to_owned), tls: false });
         };
         check(resolve(|_| {}), "127.0.0.1:0", None);
         check(resolve(|settings| settings.grpc_advertise = Some("h:9".to_owned())), "127.0.0.1:0", None);

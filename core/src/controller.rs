@@ -9,11 +9,11 @@ mod moves;
 
 pub use moves::reassigned;
 
-use crate::election::{self, Holds};
+use crate::election;
 use crate::records::{Leader, PartitionRecord};
 use crate::replica::Live;
 use crate::rules::Rules;
-use millpond_log::{BrokerId, LeaderEpoch, PartitionId, Rid};
+use millpond_log::{BrokerId, LeaderEpoch, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A broker with a session.
@@ -155,12 +155,6 @@ impl View<'_> {
             (!candidates.is_empty()).then_some(Vacancy { partition: *partition, candidates })
         });
         vacant.collect()
-    }
-
-    /// The record of a partition after its election, with what its candidates answered (rules E3, E5).
-    #[must_use]
-    pub fn elected(&self, record: &PartitionRecord, answers: &BTreeMap<Rid, Holds>) -> Option<PartitionRecord> {
-        election::elect(record, &self.live(record), answers, Rules::ALL)
     }
 
     /// Whether a broker may be given more than it has.

@@ -16,6 +16,16 @@ pub struct Holds {
     pub durable: Offset,
     /// Its high watermark.
     pub hw: Offset,
+    /// How far its log is known to have reached: beyond `durable` if its disk lost something that was not copied again.
+    pub known_end: Offset,
+}
+
+impl Holds {
+    /// Whether its disk is known to lack something that it had.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.known_end > self.durable || self.hw > self.durable
+    }
 }
 
 /// Whether nobody leads: no leader, or one whose session is gone or another (rule E1).
@@ -30,7 +40,11 @@ pub fn candidates(record: &PartitionRecord, live: &[Live], rules: Rules) -> Vec<
     let electable = |live: &&Live| {
         record.isr.contains(&live.rid) || record.elr.contains(&live.rid) || !rules.uphold(Rule::Electable)
     };
-    let mut candidates: Vec<Live> = live.iter().filter(electable).copied().collect();
+    by_preference(record, live.iter().filter(electable).copied().collect())
+}
+
+/// Replicas in the order in which they should lead.
+fn by_preference(record: &PartitionRecord, mut candidates: Vec<Live>) -> Vec<Live> {
     let place = |rid: Rid| record.replicas.iter().position(|broker| *broker == rid.broker).unwrap_or(usize::MAX);
     // Whoever is to leave leads only if nobody else can (rule I8).
     candidates.sort_by_key(|live| (record.removing.contains(&live.rid.broker), place(live.rid), live.rid));
@@ -60,6 +74,28 @@ pub fn elect(
 pub fn short_of_committed(answers: &BTreeMap<Rid, Holds>) -> Option<Offset> {
     let committed = answers.values().map(|holds| holds.hw).max()?;
     answers.values().any(|holds| holds.durable < committed).then_some(committed)
+}
+
+/// Who leads a partition that nobody may lead (rule E2) where the topic asks for that (rule E7): of the replicas that answered the one
+/// with the greatest holdings, and among equals the preferred one. Never one that ends before object storage does, nor one whose disk
+/// is known to have lost something. `None` also if a member of ISR or ELR is alive.
+#[must_use]
+pub fn best_of_the_rest(
+    record: &PartitionRecord,
+    live: &[Live],
+    answers: &BTreeMap<Rid, Holds>,
+    tiered_end: Offset,
+) -> Option<Live> {
+    if !vacant(record, live) || !candidates(record, live, Rules::ALL).is_empty() {
+        return None;
+    }
+    let held = |live: &Live| {
+        let answer = answers.get(&live.rid).filter(|_| record.replicas.contains(&live.rid.broker));
+        answer.filter(|held| !held.is_doubtful() && held.durable >= tiered_end)
+    };
+    let rest = by_preference(record, live.iter().filter(|live| held(live).is_some()).copied().collect());
+    // The first of equals wins, so the preferred one has to come last for `max_by_key`.
+    rest.into_iter().rev().max_by_key(|live| held(live).map(|held| (held.last_epoch, held.durable)))
 }
 
 /// The record once `winner` leads although it may lack what was committed (rule E7).

@@ -1,7 +1,10 @@
-//! Loss (rules B4, E2, E7): whether a partition has a copy left that may lead, which part of a disk's log can be kept, and what
-//! accepting the loss makes of the partition. Nothing here happens by itself: only an operator's order calls `accept`.
+//! Loss (rules B4, E2, E7): whether a partition has a copy left that may lead, which part of a disk's log can be kept, and what an
+//! unclean election makes of the partition: by an operator's order (`accept`), or where its topic asks for it (`give_up`).
 
+use crate::election::{candidates, vacant, won_unclean};
 use crate::records::{Leader, LossRecord, PartitionRecord};
+use crate::replica::Live;
+use crate::rules::Rules;
 use millpond_log::{BrokerId, LeaderEpoch, Offset, Rid, WalGen};
 
 /// Whether a replica may lead a partition.
@@ -99,7 +102,7 @@ pub struct Evidence {
     pub cause: String,
 }
 
-/// What an accepted loss puts into the metadata store, in one transaction.
+/// What an unclean election puts into the metadata store, in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acceptance {
     /// The partition from now on.
@@ -108,7 +111,7 @@ pub struct Acceptance {
     pub loss: LossRecord,
 }
 
-/// Why a loss cannot be accepted.
+/// Why a partition cannot be led uncleanly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A copy that may lead exists, or may come back.
@@ -124,8 +127,8 @@ pub enum Refusal {
     },
 }
 
-/// E7: makes `evidence.leader` the only replica in sync of a lost partition, in the next epoch, which is marked unclean: whoever
-/// knew the log before can tell that offsets from `evidence.end` on may have had other values.
+/// E7 by an operator's order: makes `evidence.leader` the only replica in sync of a lost partition, in the next epoch, which is marked
+/// unclean: whoever knew the log before can tell that offsets from `evidence.end` on may have had other values.
 ///
 /// # Errors
 /// Nothing may be accepted; see `Refusal`.
@@ -136,25 +139,36 @@ pub fn accept(
     evidence: Evidence,
     disk_of: impl Fn(BrokerId) -> Option<WalGen>,
 ) -> Result<Acceptance, Refusal> {
-    let Evidence { leader, epoch_seen, end, tiered_end, known_end, cause } = evidence;
-    assert!(end >= tiered_end, "rule E7: the new end is at least what is tiered");
-    if standing(seen, leader.rid, disk_of) != Standing::Lost {
+    if standing(seen, evidence.leader.rid, disk_of) != Standing::Lost {
         return Err(Refusal::NotLost);
     }
+    unclean(seen, evidence)
+}
+
+/// E7 where the topic asks for it: the same for a partition that nobody leads, while no replica of its ISR and ELR is alive. They may
+/// be lost, or come back and find that the log went on without them.
+///
+/// # Errors
+/// It may not be given up; see `Refusal`.
+///
+/// Panics if `evidence.end` is below `tiered_end`.
+pub fn give_up(seen: &PartitionRecord, live: &[Live], evidence: Evidence) -> Result<Acceptance, Refusal> {
+    if !vacant(seen, live) || !candidates(seen, live, Rules::ALL).is_empty() {
+        return Err(Refusal::NotLost);
+    }
+    unclean(seen, evidence)
+}
+
+fn unclean(seen: &PartitionRecord, evidence: Evidence) -> Result<Acceptance, Refusal> {
+    let Evidence { leader, epoch_seen, end, tiered_end, known_end, cause } = evidence;
+    assert!(end >= tiered_end, "rule E7: the new end is at least what is tiered");
     if epoch_seen > seen.epoch {
         return Err(Refusal::StaleMetadata { seen: epoch_seen, known: seen.epoch });
     }
-    let epoch = LeaderEpoch(seen.epoch.0 + 1);
-    let next = PartitionRecord {
-        leader: Some(leader),
-        epoch,
-        isr: vec![leader.rid],
-        elr: Vec::new(),
-        unclean_epoch: Some(epoch),
-        ..seen.clone()
-    };
+    let next = won_unclean(seen, Live { rid: leader.rid, inc: leader.inc });
     let lost = seen.isr.iter().chain(&seen.elr).copied().collect();
-    let loss = LossRecord { epoch, leader: leader.rid, lost, end, known_end: known_end.max(end), tiered_end, cause };
+    let known_end = known_end.max(end);
+    let loss = LossRecord { epoch: next.epoch, leader: leader.rid, lost, end, known_end, tiered_end, cause };
     Ok(Acceptance { next, loss })
 }
 

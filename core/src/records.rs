@@ -55,6 +55,9 @@ pub struct SessionRecord {
     pub grpc: String,
     /// Where its Kafka door is, `host:port`.
     pub kafka: String,
+    /// Where the listeners of its Kafka door are that have names, by these.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kafka_listeners: BTreeMap<String, String>,
     /// Where its HTTP door is, `host:port`.
     pub http: String,
     /// Where its internal door is, `host:port`; none if it has no cluster secret, and so takes part in no replication.
@@ -172,7 +175,7 @@ pub struct DropRecord {
     pub root: Option<Vec<u8>>,
 }
 
-/// What an operator accepted as lost: `/loss/{uuid}/{n}/{epoch}` (rule E7). Kept for good.
+/// What was given up as lost, by an operator or because the topic asks for it: `/loss/{uuid}/{n}/{epoch}` (rule E7). Kept for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossRecord {
@@ -182,7 +185,7 @@ pub struct LossRecord {
     /// The replica that leads since.
     #[serde(with = "text::plain")]
     pub leader: Rid,
-    /// The replicas that held all that was committed, and are gone.
+    /// The replicas that held all that was committed, and are gone or were away.
     #[serde(with = "text::list")]
     pub lost: Vec<Rid>,
     /// Where the log ended from then on: whatever was at or after it is lost.

@@ -163,6 +163,10 @@ impl Replica {
             Input::Push(push) => self.on_push(push, out),
             Input::Reply(reply) => self.note_reply(now, reply, out),
             Input::Reconnected(broker) => self.restart_cursor(broker, None, out),
+            Input::Unreachable(broker) => {
+                self.note_unreachable(broker);
+                self.consider_isr(now, out);
+            }
             Input::CursorTrimmed { nonce, to, start } => self.restart_trimmed(nonce, to, start, out),
             Input::Rebuilt(state) => self.rebuilt(now, state, out),
             Input::Installed(installed) => self.installed(now, installed, out),
@@ -174,7 +178,7 @@ impl Replica {
             Input::Manifest { log_start, tiered_end } => self.note_manifest(log_start, tiered_end, out),
             Input::TimestampType(kind) => self.timestamp_type = kind,
             Input::Transfer(wish) => {
-                self.begin_handover(now, wish);
+                self.take_wish(now, wish);
                 self.consider_isr(now, out);
             }
             Input::Tick => {
@@ -247,6 +251,21 @@ impl Replica {
         match &self.role {
             Role::Leader(leading) => Some((&leading.record, leading.revision)),
             Role::Follower { .. } => None,
+        }
+    }
+
+    /// Whether all that was handed to the WAL is durable.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.unsynced.is_empty()
+    }
+
+    /// How far the log is known to be committed: what is here, or what a leader has said that is not.
+    #[must_use]
+    pub fn known_committed(&self) -> Offset {
+        match &self.role {
+            Role::Follower { stream: Some(stream), .. } => self.hw.max(stream.head.hw),
+            Role::Follower { .. } | Role::Leader(_) => self.hw,
         }
     }
 

@@ -168,6 +168,11 @@ impl Client {
         self.inner.image.read().unwrap_or_else(PoisonError::into_inner).reader(topic, partition)
     }
 
+    /// A broker that may serve what is in object storage of a partition.
+    pub(crate) fn anyone(&self, topic: &str, partition: u32, rack: Option<&str>) -> Option<Leader> {
+        self.inner.image.read().unwrap_or_else(PoisonError::into_inner).anyone(topic, partition, rack)
+    }
+
     /// Takes a broker's word of who leads a partition. Returns whether it was news: then there is nothing to ask for.
     pub(crate) fn adopt(&self, topic: &str, partition: u32, error: &Error) -> bool {
         let Some(leader) = error.leader.as_deref() else { return false };

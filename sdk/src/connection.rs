@@ -22,6 +22,9 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a port is asked whether it speaks another protocol.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How a client of HTTP/2 begins: the preface, and settings that change nothing.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
 /// What is needed to speak TLS. All in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tls {
@@ -79,16 +82,61 @@ impl Dialer {
         if !error.is_connection() {
             return error;
         }
-        if matches!(tokio::time::timeout(PROBE_TIMEOUT, speaks_kafka(address)).await, Ok(Ok(true))) {
-            let message = format!("{address} speaks Kafka; use {DEFAULT_PORT}");
-            return Error { retriable: false, maybe_done: false, ..Error::connection(message) };
+        let wrong = |message: String| Error { retriable: false, maybe_done: false, ..Error::connection(message) };
+        if holds(speaks_kafka(address)).await {
+            return wrong(format!("{address} speaks Kafka; use {DEFAULT_PORT}"));
         }
-        if matches!(tokio::time::timeout(PROBE_TIMEOUT, speaks_http(address)).await, Ok(Ok(true))) {
-            let message = format!("{address} speaks HTTP; use {DEFAULT_PORT}");
-            return Error { retriable: false, maybe_done: false, ..Error::connection(message) };
+        if holds(speaks_http(address)).await {
+            return wrong(format!("{address} speaks HTTP; use {DEFAULT_PORT}"));
         }
-        error.at(format_args!("cannot reach {address}"))
+        if self.tls.is_none() && holds(speaks_tls(address)).await {
+            return wrong(format!("{address} speaks TLS; name the authority that signed its certificate (--tls-ca)"));
+        }
+        if self.tls.is_some() && holds(speaks_http2(address)).await {
+            return wrong(format!("{address} speaks no TLS; connect without an authority (--tls-ca)"));
+        }
+        let mut error = error.at(format_args!("cannot reach {address}"));
+        // A server that does not take a client's certificate hangs up, and the word of why is lost as a rule.
+        if let Some(tls) = &self.tls
+            && !error.message.to_lowercase().contains("certificate")
+            && holds(listens(address)).await
+        {
+            error.message.push_str(match tls.identity {
+                None => "; it may ask for a certificate of the client's own (--tls-cert, --tls-key)",
+                Some(_) => "; it may not take the client's certificate",
+            });
+        }
+        error
     }
+}
+
+/// Whether there is somebody.
+async fn listens(address: &str) -> std::io::Result<bool> {
+    TcpStream::connect(address).await.map(|_| true)
+}
+
+/// Whether a probe says yes, in time.
+async fn holds(probe: impl Future<Output = std::io::Result<bool>>) -> bool {
+    matches!(tokio::time::timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(true)))
+}
+
+/// Whether a port answers plain text with a TLS alert (RFC 8446, section 6), as servers do that speak TLS only.
+async fn speaks_tls(address: &str) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(HTTP2_PREFACE).await?;
+    let mut answer = [0; 2];
+    stream.read_exact(&mut answer).await?;
+    Ok(answer == [0x15, 3])
+}
+
+/// Whether a port answers the preface of HTTP/2 with the server's settings (RFC 9113, section 3.4), without TLS.
+async fn speaks_http2(address: &str) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(HTTP2_PREFACE).await?;
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).await?;
+    // The length of a frame, and the type of one with settings.
+    Ok(answer[0] == 0 && answer[3..] == [4, 0])
 }
 
 /// Whether a port answers in HTTP/1, as the one for health and metrics does.

@@ -33,7 +33,7 @@ pub use admin::{Admin, NewTopic, OffsetSpec};
 pub use backoff::Backoff;
 pub use client::{Client, ClientConfig};
 pub use connection::Tls;
-pub use consumer::{Consumer, ConsumerConfig, IsolationLevel, OffsetReset, StartAt};
+pub use consumer::{Consumer, ConsumerConfig, IsolationLevel, OffsetReset, ReadFrom, StartAt};
 pub use description::{
     AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionLoss,
     PartitionStatus, TopicDescription,

@@ -46,6 +46,20 @@ impl Image {
         })
     }
 
+    /// A broker that may serve what is in object storage of a partition, whether it holds a copy or not: one in `rack` if there is
+    /// one, and another for each partition.
+    pub(crate) fn anyone(&self, topic: &str, partition: u32, rack: Option<&str>) -> Option<Leader> {
+        let epoch = self.topics.get(topic)?.topic.partitions.get(partition as usize)?.leader_epoch;
+        let near = |broker: &&BrokerDescription| rack.is_some() && broker.rack.as_deref() == rack;
+        let mut brokers: Vec<&BrokerDescription> = self.brokers.values().filter(near).collect();
+        if brokers.is_empty() {
+            brokers = self.brokers.values().collect();
+        }
+        let lot = topic.bytes().fold(partition, |lot, byte| lot.wrapping_mul(31).wrapping_add(u32::from(byte)));
+        let broker = brokers.get((lot as usize).checked_rem(brokers.len())?)?;
+        Some(Leader { broker: broker.id, epoch, address: broker.grpc.clone() })
+    }
+
     /// Why a partition has no leader, as far as is known.
     pub(crate) fn leaderless(&self, topic: &str, partition: u32) -> Error {
         let known = self.topics.get(topic).and_then(|known| known.topic.partitions.get(partition as usize));
@@ -162,6 +176,29 @@ mod tests {
 
     fn told(broker: u32, epoch: u32, address: &str) -> Leader {
         Leader { broker: BrokerId(broker), epoch: LeaderEpoch(epoch), address: address.to_owned() }
+    }
+
+    #[test]
+    fn anyone_is_of_the_rack_and_another_for_each_partition() {
+        let mut image = Image::default();
+        let mut told = answer(1, 3);
+        for (broker, rack) in told.brokers.iter_mut().zip(["a", "b"]) {
+            broker.rack = Some(rack.to_owned());
+        }
+        let Some(v1::topic_metadata::Result::Topic(topic)) = &mut told.topics[0].result else {
+            unreachable!("a topic")
+        };
+        topic.partitions.push(v1::PartitionDescription { index: 1, leader_epoch: 5, ..Default::default() });
+        image.learn(&["t".to_owned()], told, Instant::now()).expect("an answer to the question");
+        let anyone = |partition, rack| image.anyone("t", partition, rack).map(|found| (found.broker.0, found.epoch.0));
+        let (first, second) = (anyone(0, None).expect("there are two"), anyone(1, None).expect("nobody leads it"));
+        assert_ne!(first.0, second.0);
+        assert_eq!((first.1, second.1), (3, 5));
+        for partition in [0, 1] {
+            assert_eq!(anyone(partition, Some("b")).map(|found| found.0), Some(2));
+            assert_eq!(anyone(partition, Some("elsewhere")), anyone(partition, None));
+        }
+        assert_eq!(anyone(2, None), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 """Round trip with confluent-kafka (librdkafka): every codec, idempotence, headers, offsets by time, admin.
 
-Runs against a broker that is already up: confluent.py --bootstrap HOST:PORT. Ends 0 only if every check held.
+Runs against a broker that is already up: confluent.py --bootstrap HOST:PORT, over TLS with --ca FILE. Ends 0 only if every check
+held.
 """
 
 import argparse
@@ -21,8 +22,8 @@ def expect(what, got, wanted):
         raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
 
 
-def admin_round_trip(bootstrap):
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+def admin_round_trip(connection):
+    admin = AdminClient(dict(connection))
     topics = [NewTopic(f"py-{codec}", num_partitions=PARTITIONS) for codec in CODECS]
     topics.append(NewTopic("py-doomed", num_partitions=1))
     for created in admin.create_topics(topics, request_timeout=TIMEOUT).values():
@@ -50,10 +51,10 @@ def records(codec):
     return sent
 
 
-def produce(bootstrap, codec, idempotent):
+def produce(connection, codec, idempotent):
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection,
             "compression.type": codec,
             "enable.idempotence": idempotent,
             "linger.ms": 5,
@@ -84,10 +85,10 @@ def produce(bootstrap, codec, idempotent):
     return sent
 
 
-def consume(bootstrap, codec, sent):
+def consume(connection, codec, sent):
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection,
             "group.id": "unused",
             "enable.auto.commit": False,
             # A question on the same connection waits behind a fetch that waits for records.
@@ -127,12 +128,16 @@ def offsets_by_time(consumer, topic, sent):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--bootstrap", required=True)
-    bootstrap = arguments.parse_args().bootstrap
-    admin_round_trip(bootstrap)
+    arguments.add_argument("--ca")
+    given = arguments.parse_args()
+    connection = {"bootstrap.servers": given.bootstrap}
+    if given.ca:
+        connection |= {"security.protocol": "ssl", "ssl.ca.location": given.ca}
+    admin_round_trip(connection)
     for codec in CODECS:
         # Both kinds of producer over the same topics' codecs: the idempotent one needs InitProducerId and sequences.
-        sent = produce(bootstrap, codec, idempotent=codec != "gzip")
-        consume(bootstrap, codec, sent)
+        sent = produce(connection, codec, idempotent=codec != "gzip")
+        consume(connection, codec, sent)
     print(f"{len(CODECS) * RECORDS} records there and back")
 
 

@@ -10,6 +10,7 @@ use millpond_metadata::keys::Keys;
 use millpond_metadata::store::Store;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub struct TestBroker {
 #[must_use]
 pub fn config(dir: &Path) -> Config {
     let mut config = Config::local(dir.to_owned());
-    for listener in [&mut config.grpc, &mut config.kafka, &mut config.http] {
+    for listener in [&mut config.grpc, &mut config.kafka[0].listener, &mut config.http] {
         listener.bind = SocketAddr::from(([127, 0, 0, 1], 0));
     }
     config.wal_file_bytes = 4 << 20;
@@ -115,6 +116,12 @@ impl TestBroker {
     #[must_use]
     pub fn kafka(&self) -> &str {
         &self.running.addresses.kafka
+    }
+
+    /// Addresses of the listeners of its Kafka door that have names, by these.
+    #[must_use]
+    pub fn kafka_listeners(&self) -> &BTreeMap<String, String> {
+        &self.running.addresses.kafka_listeners
     }
 
     /// Address of its HTTP door.

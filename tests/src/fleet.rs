@@ -8,8 +8,11 @@ use crate::s3::S3;
 use crate::tools::Tool;
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
+use millpond_metadata::etcd::{Etcd, EtcdOptions};
+use millpond_metadata::keys::Keys;
 use millpond_metadata::serve::serve;
-use millpond_sdk::{Admin, Client, ClusterDescription, TopicDescription};
+use millpond_metadata::store::Store;
+use millpond_sdk::{Admin, Client, ClientConfig, ClusterDescription, Tls, TopicDescription};
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -61,6 +64,8 @@ pub struct FleetOptions {
     pub objects: ObjectsIn,
     /// More arguments for every broker.
     pub arguments: Vec<String>,
+    /// What its clients need to speak TLS, if the arguments have brokers do so.
+    pub tls: Option<Tls>,
 }
 
 impl FleetOptions {
@@ -70,7 +75,7 @@ impl FleetOptions {
         let (metadata, objects) = (MetadataIn::Served, ObjectsIn::Folder);
         // Room enough for a test, on three disks that are one.
         let arguments = ["--wal-bytes", "512MiB", "--log", "info"].map(str::to_owned).to_vec();
-        FleetOptions { brokers, metadata, objects, arguments }
+        FleetOptions { brokers, metadata, objects, arguments, tls: None }
     }
 }
 
@@ -95,6 +100,7 @@ pub struct Fleet {
     metadata: Metadata,
     s3: Option<S3>,
     arguments: Vec<String>,
+    tls: Option<Tls>,
     dir: TempDir,
 }
 
@@ -137,7 +143,7 @@ impl Fleet {
         let first = free_ports(3 * options.brokers);
         let ports = (first..).step_by(3).map(|port| [port, port + 1, port + 2]);
         let members = ports.take(options.brokers).map(|ports| Member { ports, child: None, stopped: false }).collect();
-        let mut fleet = Fleet { members, metadata, s3, arguments, dir };
+        let mut fleet = Fleet { members, metadata, s3, arguments, tls: options.tls.clone(), dir };
         for broker in 0..options.brokers {
             fleet.spawn(broker);
         }
@@ -149,6 +155,29 @@ impl Fleet {
     #[must_use]
     pub fn size(&self) -> usize {
         self.members.len()
+    }
+
+    /// Adds a broker, which does not run yet; its number, which is its id.
+    pub fn grow(&mut self) -> usize {
+        let first = free_ports(3);
+        let ports = [first, first + 1, first + 2];
+        self.members.push(Member { ports, child: None, stopped: false });
+        self.size() - 1
+    }
+
+    /// What it has on record, as its brokers see it.
+    ///
+    /// # Panics
+    /// If its metadata store does not answer.
+    pub async fn store(&self) -> Store {
+        let url = match &self.metadata {
+            Metadata::Served(served) => served.url.clone(),
+            Metadata::Etcd(etcd) => etcd.url(),
+        };
+        let options = EtcdOptions::parse(&url, &format!("/millpond/{CLUSTER}")).expect("brokers take it");
+        let prefix = options.prefix.clone();
+        let etcd = Etcd::connect(options).await.expect("it is up");
+        Store::new(Arc::new(etcd), Keys::under(&prefix))
     }
 
     /// The folder of a broker's data.
@@ -190,7 +219,9 @@ impl Fleet {
     /// # Panics
     /// If no broker answers.
     pub async fn connect(&self) -> Client {
-        Client::connect(&self.bootstrap()).await.expect("a broker is up")
+        let mut config = ClientConfig::new(&self.bootstrap()).expect("these are addresses");
+        config.tls = self.tls.clone();
+        Client::with_config(config).await.expect("a broker is up")
     }
 
     /// The etcd under it, to be mistreated.

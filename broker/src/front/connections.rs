@@ -1,8 +1,11 @@
 //! Accepted connections with their places: counted while they live, and ended after a silence. It reads and writes no byte of its
 //! own but what a door tells whom it has no place for.
 
+use super::tls::{Handshake, Stream};
 use crate::budget::{Connections, Held};
-use futures::Stream;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -60,29 +63,77 @@ async fn refuse(mut stream: TcpStream, refusal: &[u8], _telling: Held) -> io::Re
     Ok(())
 }
 
-/// All connections there are places for, ended after `silence_max` without a byte from the client.
-pub(super) fn incoming(
+/// The connections of a door that are accepted, have a place and are past their handshake, if the door asks for one.
+pub(super) struct Accepting {
     listener: TcpListener,
     places: Connections,
     refusal: &'static [u8],
     silence_max: Duration,
-) -> impl Stream<Item = io::Result<Connection>> + Send {
-    futures::stream::unfold((listener, places), move |(listener, places)| async move {
-        let (stream, _, place) = accept(&listener, &places, refusal).await;
-        Some((Ok(Connection::new(stream, place, silence_max)), (listener, places)))
-    })
+    tls: Option<Handshake>,
+    /// Each holds a place.
+    shaking: FuturesUnordered<BoxFuture<'static, Option<(Connection, SocketAddr)>>>,
+}
+
+impl Accepting {
+    /// Those of `listener`. Whom there is no place for is sent `refusal`, in plain text; who is silent for `silence_max` is closed.
+    pub(super) fn new(
+        listener: TcpListener,
+        places: Connections,
+        refusal: &'static [u8],
+        silence_max: Duration,
+        tls: Option<Handshake>,
+    ) -> Accepting {
+        // A client that begins a handshake would take it for noise.
+        let refusal = if tls.is_some() { b"" } else { refusal };
+        Accepting { listener, places, refusal, silence_max, tls, shaking: FuturesUnordered::new() }
+    }
+
+    /// The next one. Nobody waits for another's handshake. Cancel safe.
+    pub(super) async fn next(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            let (stream, peer, place) = tokio::select! {
+                accepted = accept(&self.listener, &self.places, self.refusal) => accepted,
+                Some(shaken) = self.shaking.next(), if !self.shaking.is_empty() => match shaken {
+                    Some(connection) => return connection,
+                    None => continue,
+                },
+            };
+            let silence_max = self.silence_max;
+            let Some(tls) = self.tls.clone() else {
+                return (Connection::new(Stream::Plain(stream), place, silence_max), peer);
+            };
+            let shaking = async move {
+                let stream = tls.shake(stream, peer).await?;
+                Some((Connection::new(stream, place, silence_max), peer))
+            };
+            self.shaking.push(shaking.boxed());
+        }
+    }
+
+    /// Where it listens.
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// All of them.
+    pub(super) fn incoming(self) -> impl futures::Stream<Item = io::Result<Connection>> + Send {
+        futures::stream::unfold(self, async move |mut accepting| {
+            let (connection, _) = accepting.next().await;
+            Some((Ok(connection), accepting))
+        })
+    }
 }
 
 /// A connection that keeps its place.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     silence: Pin<Box<Sleep>>,
     silence_max: Duration,
     _place: Held,
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, place: Held, silence_max: Duration) -> Connection {
+    fn new(stream: Stream, place: Held, silence_max: Duration) -> Connection {
         Connection { stream, silence: Box::pin(sleep(silence_max)), silence_max, _place: place }
     }
 }

@@ -14,9 +14,10 @@ mod status;
 mod subscriptions;
 mod taken;
 
-use super::connections::{Connection, incoming};
+use super::connections::{Accepting, Connection};
+use super::tls::Handshake;
 use crate::Broker;
-use crate::budget::{Budget, Connections};
+use crate::budget::Budget;
 use crate::metrics::Metrics;
 use millpond_proto::v1::admin_server::AdminServer;
 use millpond_proto::v1::log_server::LogServer;
@@ -57,16 +58,17 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long connections may take to end after a shutdown. Batches in flight are answered well within it.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// Serves the gRPC API on `listener` until `shutdown` resolves.
+/// Serves the gRPC API on `listener`, over TLS if there is a handshake, until `shutdown` resolves.
 ///
 /// After it, new calls are refused, streams answer what is in flight and end with `UNAVAILABLE`, and what has not ended
 /// within 10 s is cut. Returns once no connection is left.
 ///
 /// # Errors
 /// Only if the server cannot be set up; a connection's failure is its own.
-pub async fn serve(
+pub(crate) async fn serve(
     broker: Broker,
     listener: TcpListener,
+    tls: Option<Handshake>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let stop = CancellationToken::new();
@@ -82,7 +84,8 @@ pub async fn serve(
     let mut routes = Routes::builder();
     routes.add_service(log).add_service(admin).add_service(health_service);
     add_reflection(&mut routes);
-    serve_routes(metrics, routes.routes(), budget, places, health, listener, stop, shutdown).await
+    let accepting = Accepting::new(listener, places, REFUSAL, SILENCE_MAX, tls);
+    serve_routes(metrics, routes.routes(), budget, health, accepting, stop, shutdown).await
 }
 
 impl Connected for Connection {
@@ -106,20 +109,17 @@ fn add_reflection(routes: &mut RoutesBuilder) {
     routes.add_service(builder().build_v1alpha().expect("our descriptors are valid"));
 }
 
-#[allow(clippy::too_many_arguments, reason = "each is a part of the door, given once")]
 async fn serve_routes(
     metrics: Arc<Metrics>,
     routes: Routes,
     budget: Budget,
-    places: Connections,
     health: HealthReporter,
-    listener: TcpListener,
+    accepting: Accepting,
     stop: CancellationToken,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let metered = axum::middleware::from_fn_with_state(budget, intake::meter);
     let routes = Routes::from(routes.into_axum_router().layer(metered));
-    let incoming = incoming(listener, places, REFUSAL, SILENCE_MAX);
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -129,7 +129,7 @@ async fn serve_routes(
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .trace_fn(move |request| taken::call(&metrics, request))
         .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+        .serve_with_incoming_shutdown(accepting.incoming(), stop.clone().cancelled_owned());
     let cut = async {
         shutdown.await;
         health.set_not_serving::<LogServer<log::LogService>>().await;

@@ -1,6 +1,7 @@
 //! The HTTP door: `/livez`, `/readyz`, `/metrics`. It is up before recovery and until the end, and answers at once (case O5).
 
-use super::connections::{Connection, accept};
+use super::connections::{Accepting, Connection};
+use super::tls::Handshake;
 use crate::budget::Connections;
 use crate::metrics::Metrics;
 use crate::session::SessionHandle;
@@ -24,22 +25,18 @@ const REFUSAL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
 
 /// The listener, with places.
-struct Places {
-    listener: TcpListener,
-    places: Connections,
-}
+struct Places(Accepting);
 
 impl axum::serve::Listener for Places {
     type Io = Connection;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let (stream, peer, place) = accept(&self.listener, &self.places, REFUSAL).await;
-        (Connection::new(stream, place, SILENCE_MAX), peer)
+        self.0.next().await
     }
 
     fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.0.local_addr()
     }
 }
 
@@ -91,6 +88,7 @@ struct Health {
 /// Serves until `end`.
 pub(crate) async fn serve(
     listener: TcpListener,
+    tls: Option<Handshake>,
     places: Connections,
     readiness: Readiness,
     metrics: Arc<Metrics>,
@@ -104,7 +102,8 @@ pub(crate) async fn serve(
         .route("/metrics", get(self::metrics))
         .route("/", get(|| async { "Millpond. See /livez, /readyz, /metrics.\n" }))
         .with_state(Health { readiness, metrics });
-    axum::serve(Places { listener, places }, router).with_graceful_shutdown(async move { end.cancelled().await }).await
+    let places = Places(Accepting::new(listener, places, REFUSAL, SILENCE_MAX, tls));
+    axum::serve(places, router).with_graceful_shutdown(async move { end.cancelled().await }).await
 }
 
 async fn readyz(State(health): State<Health>) -> Response {

@@ -8,6 +8,7 @@ mod connection;
 mod coordinator;
 mod describe;
 mod door;
+mod epochs;
 mod fetch;
 mod frame;
 mod leaders;
@@ -27,14 +28,18 @@ pub use request::{Request, RequestError, decode_request};
 pub use wire::Malformed;
 
 use super::connections::accept;
+use super::tls::{Handshake, Stream};
 use crate::Broker;
+use crate::api::BrokerDescription;
 use crate::budget::{Held, Pace};
 use connection::{End, Limits};
 use door::Door;
 use frame::{Foreign, FrameError};
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -54,11 +59,21 @@ const LIMITS: Limits = Limits {
 
 const _: () = assert!(fetch::ANSWER_BYTES_MAX <= LIMITS.answer_bytes_max, "a full fetch fits");
 
-/// Serves the Kafka protocol on `listener` until `shutdown` resolves.
+/// One listener of the door.
+pub(crate) struct Entrance {
+    pub(crate) listener: TcpListener,
+    /// Its name: clients are told to dial what the brokers advertise under it.
+    pub(crate) name: Arc<str>,
+    /// Its handshake, if it speaks TLS.
+    pub(crate) tls: Option<Handshake>,
+}
+
+/// Serves the Kafka protocol at one listener until `shutdown` resolves.
 ///
-/// Clients are told to dial the addresses of `Broker::describe_cluster`. After `shutdown` no request is read; those under way
+/// After `shutdown` no request is read; those under way
 /// are answered within 5 s. Returns once no connection is left.
-pub async fn serve(broker: Broker, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
+pub(crate) async fn serve(broker: Broker, entrance: Entrance, shutdown: impl Future<Output = ()> + Send) {
+    let Entrance { listener, name, tls } = entrance;
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     let places = &broker.inner().connections.kafka;
@@ -67,7 +82,14 @@ pub async fn serve(broker: Broker, listener: TcpListener, shutdown: impl Future<
             tokio::select! {
                 // Kafka has no message for who did not ask anything.
                 (stream, peer, place) = accept(&listener, places, b"") => {
-                    connections.spawn(connection(broker.clone(), stream, peer, stop.clone(), place));
+                    let (broker, name, tls, stop) = (broker.clone(), Arc::clone(&name), tls.clone(), stop.clone());
+                    connections.spawn(async move {
+                        let _place: Held = place;
+                        match tls {
+                            None => plain(broker, name, stream, peer, stop).await,
+                            Some(tls) => encrypted(broker, name, tls, stream, peer, stop).await,
+                        }
+                    });
                 }
                 Some(ended) = connections.join_next(), if !connections.is_empty() => log_panic(ended),
             }
@@ -90,10 +112,38 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn connection(broker: Broker, stream: TcpStream, peer: SocketAddr, stop: CancellationToken, _place: Held) {
-    let local = stream.local_addr();
+async fn plain(broker: Broker, listener: Arc<str>, stream: TcpStream, peer: SocketAddr, stop: CancellationToken) {
+    let local = stream.local_addr().ok();
     let (reader, writer) = stream.into_split();
-    let door = Door::new(broker.clone());
+    serve_one(broker, listener, (reader, writer), (local, peer), stop).await;
+}
+
+async fn encrypted(
+    broker: Broker,
+    listener: Arc<str>,
+    tls: Handshake,
+    stream: TcpStream,
+    peer: SocketAddr,
+    stop: CancellationToken,
+) {
+    let local = stream.local_addr().ok();
+    let shaken: Option<Stream> = tokio::select! {
+        shaken = tls.shake(stream, peer) => shaken,
+        () = stop.cancelled() => None,
+    };
+    if let Some(stream) = shaken {
+        serve_one(broker, listener, tokio::io::split(stream), (local, peer), stop).await;
+    }
+}
+
+async fn serve_one(
+    broker: Broker,
+    listener: Arc<str>,
+    (reader, writer): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    (local, peer): (Option<SocketAddr>, SocketAddr),
+    stop: CancellationToken,
+) {
+    let door = Door::new(broker.clone(), listener);
     let budget = &broker.inner().budget;
     let frame_bytes_max = LIMITS.frame_bytes_max.min(budget.large_requests.bytes());
     let limits = Limits { frame_bytes_max, ..LIMITS };
@@ -113,12 +163,15 @@ fn hint(speaks: Foreign, port: u16, grpc: Option<&str>) -> String {
     match speaks {
         Foreign::Grpc => format!("the client speaks gRPC; Kafka's port is {port}; use the gRPC port, {grpc}"),
         Foreign::Http => format!("the client speaks HTTP; Kafka's port is {port}; for gRPC use {grpc}"),
-        Foreign::Tls => format!("the client speaks TLS; Kafka's port {port} is plain text"),
+        Foreign::Tls => format!("the client speaks TLS; Kafka's port {port} is plain text (see --kafka-listener)"),
     }
 }
 
 /// The gRPC address of the broker whose Kafka door listens on `port`.
 fn grpc_address(broker: &Broker, port: u16) -> Option<String> {
     let ours = format!(":{port}");
-    broker.describe_cluster().brokers.into_iter().find(|broker| broker.kafka.ends_with(&ours)).map(|broker| broker.grpc)
+    let listens = |broker: &BrokerDescription| {
+        broker.kafka_listeners.values().chain([&broker.kafka]).any(|address| address.ends_with(&ours))
+    };
+    broker.describe_cluster().brokers.into_iter().find(listens).map(|broker| broker.grpc)
 }

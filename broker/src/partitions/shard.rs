@@ -16,7 +16,7 @@ use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, Offset, PartitionId, TimestampMs};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel};
@@ -40,12 +40,16 @@ pub(crate) enum ShardMsg {
     Produce(Produce),
     /// Own this replica from now on.
     Open(Box<Open>),
+    /// Own this replica no longer, and keep its frames: it is opened again, from what the WAL holds.
+    Close { partition: PartitionId, done: oneshot::Sender<Closed> },
     /// A leader's push.
     Push(Box<Pushed>),
     /// What a shard asked to be read again.
     Rebuilt(Box<Rebuilt>),
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
+    /// Whether a way leads to another broker, whatever its session says (rule I6): all that lead hear of it, also later ones.
+    Reach { broker: BrokerId, reachable: bool },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
     Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Its manifest changed, as seen committed (rule T6).
@@ -130,6 +134,18 @@ pub(crate) struct Open {
     pub(crate) view: ViewSender,
     /// The WAL holds nothing of it yet: its log starts at this offset.
     pub(crate) reset_at: Option<Offset>,
+    /// How far its log is known to have reached: beyond its end if something was lost.
+    pub(crate) known_end: Offset,
+}
+
+/// What is left of a replica that was closed. All that it wrote is durable.
+pub(crate) struct Closed {
+    /// Where its readers look.
+    pub(crate) view: ViewSender,
+    /// Its high watermark.
+    pub(crate) hw: Offset,
+    /// How far the log is known to be committed, here or elsewhere.
+    pub(crate) known_committed: Offset,
 }
 
 /// Sends to one shard.
@@ -152,6 +168,10 @@ struct Slot {
     held: Vec<Produce>,
     /// The log was taken apart, and is being read again under this ticket.
     rebuilding: Option<u64>,
+    /// How far the log is known to have reached, if its disk lost something.
+    known_end: Offset,
+    /// It is to be closed once it is durable.
+    closing: Option<oneshot::Sender<Closed>>,
 }
 
 impl Slot {
@@ -171,7 +191,8 @@ impl Slot {
     fn holds(&self) -> Holds {
         let durable = self.replica.durable();
         let last = durable.0.checked_sub(1).and_then(|last| self.replica.epochs().epoch_at(Offset(last)));
-        Holds { last_epoch: last.unwrap_or_default(), durable, hw: self.replica.visible().hw }
+        let known_end = self.known_end.max(durable);
+        Holds { last_epoch: last.unwrap_or_default(), durable, hw: self.replica.visible().hw, known_end }
     }
 }
 
@@ -215,6 +236,12 @@ pub(crate) struct Shard {
     to_publish: Vec<PartitionId>,
     /// Partitions with batches that need wait no longer.
     to_release: Vec<PartitionId>,
+    /// Brokers to which no way leads.
+    unreachable: BTreeSet<BrokerId>,
+    /// Partitions that began to be pushed to one of those.
+    to_tell: Vec<(PartitionId, BrokerId)>,
+    /// Partitions that are to be closed.
+    to_close: Vec<PartitionId>,
 }
 
 /// Starts a shard. It ends, with `Err` and the reason, when the WAL fails (rule W2); with `Ok` when every sender is gone.
@@ -250,6 +277,9 @@ pub(crate) fn spawn(
         outputs: Vec::new(),
         to_publish: Vec::new(),
         to_release: Vec::new(),
+        unreachable: BTreeSet::new(),
+        to_tell: Vec::new(),
+        to_close: Vec::new(),
     };
     (sender, tokio::spawn(shard.run()))
 }
@@ -290,10 +320,12 @@ impl Shard {
                 return Err(fault);
             }
             self.release();
+            self.tell_unreachable();
             self.hand_to_wal();
             self.publish();
             self.answer();
             self.ask();
+            self.close_settled();
         }
     }
 
@@ -303,8 +335,10 @@ impl Shard {
             ShardMsg::Produce(produce) => self.on_produce(produce),
             ShardMsg::Push(pushed) => self.on_push(*pushed),
             ShardMsg::Open(open) => self.on_open(*open),
+            ShardMsg::Close { partition, done } => self.on_close(partition, done),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
             ShardMsg::Step { partition, input } => self.step(partition, input),
+            ShardMsg::Reach { broker, reachable } => self.on_reach(broker, reachable),
             ShardMsg::Holds { partitions, reply } => {
                 let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
                 // Who asked may have waited long enough.
@@ -320,6 +354,24 @@ impl Shard {
         self.session = inc;
         let held: Vec<PartitionId> = self.slots.keys().copied().collect();
         held.into_iter().for_each(|partition| self.step(partition, Input::Session(inc)));
+    }
+
+    fn on_reach(&mut self, broker: BrokerId, reachable: bool) {
+        if reachable {
+            // Leaders hear it from the broker itself.
+            self.unreachable.remove(&broker);
+        } else if self.unreachable.insert(broker) {
+            let pushed = self.slots.iter().filter(|(_, slot)| slot.followers.contains(&broker));
+            self.to_tell.extend(pushed.map(|(partition, _)| (*partition, broker)));
+        }
+    }
+
+    fn tell_unreachable(&mut self) {
+        for (partition, broker) in std::mem::take(&mut self.to_tell) {
+            if self.unreachable.contains(&broker) {
+                self.step(partition, Input::Unreachable(broker));
+            }
+        }
     }
 
     fn on_produce(&mut self, produce: Produce) {
@@ -364,7 +416,7 @@ impl Shard {
 
     fn on_push(&mut self, pushed: Pushed) {
         let Pushed { partition, push, room, memory, answers } = pushed;
-        let Some(slot) = self.slots.get_mut(&partition) else {
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.closing.is_none()) else {
             // A stream that is gone pushes again when it is back.
             let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
             return;
@@ -379,7 +431,7 @@ impl Shard {
     }
 
     fn on_open(&mut self, open: Open) {
-        let Open { partition, replica, manifest, view, reset_at } = open;
+        let Open { partition, replica, manifest, view, reset_at, known_end } = open;
         if let Some(at) = reset_at {
             self.records.push(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() });
         }
@@ -397,15 +449,41 @@ impl Shard {
             answers: None,
             held: Vec::new(),
             rebuilding: None,
+            known_end,
+            closing: None,
         };
         self.slots.insert(partition, slot);
         self.to_publish.push(partition);
         self.step(partition, Input::Session(self.session));
     }
 
+    fn on_close(&mut self, partition: PartitionId, done: oneshot::Sender<Closed>) {
+        // Whoever waits for a commit is told that it will not be seen here.
+        self.step(partition, Input::Session(None));
+        if let Some(slot) = self.slots.get_mut(&partition) {
+            slot.closing = Some(done);
+            self.to_close.push(partition);
+        }
+    }
+
+    /// Closes what is to be closed and has nothing on its way to the disk.
+    fn close_settled(&mut self) {
+        let settled = |slots: &HashMap<PartitionId, Slot>, partition: &PartitionId| {
+            slots.get(partition).is_none_or(|slot| slot.replica.is_settled())
+        };
+        let due: Vec<PartitionId> = self.to_close.extract_if(.., |id| settled(&self.slots, id)).collect();
+        for partition in due {
+            let Some(Slot { replica, view, closing: Some(done), .. }) = self.slots.remove(&partition) else { continue };
+            let (hw, known_committed) = (replica.visible().hw, replica.known_committed());
+            // Whoever asked may be gone, with the broker.
+            let _ = done.send(Closed { view, hw, known_committed });
+        }
+    }
+
     fn on_drop(&mut self, partition: PartitionId) {
         // Whoever waits for a commit is told that it will not be seen here.
         self.step(partition, Input::Session(None));
+        self.to_close.retain(|closing| *closing != partition);
         // Frames of a replica that was not opened go too.
         if self.slots.remove(&partition).is_some() || self.wal.bounds(partition).is_some() {
             self.records.push(WalRecord::Drop { partition });
@@ -502,6 +580,9 @@ impl Shard {
         if !slot.followers.contains(&cursor.to) {
             slot.followers.push(cursor.to);
         }
+        if self.unreachable.contains(&cursor.to) {
+            self.to_tell.push((partition, cursor.to));
+        }
         self.to_links.push((cursor.to, LinkMsg::Follow { partition, cursor, head, end }));
     }
 
@@ -524,10 +605,12 @@ impl Shard {
                 self.write(WalRecord::Batch { partition, batch, append_time, latest, prefix_hash }, partition, mark);
             }
             Output::Truncate { to, mark } => {
+                self.note_cut(partition, to);
                 self.write(WalRecord::Truncate { partition, to }, partition, mark);
                 self.to_rebuild.push((partition, Wanted::StateAt(to)));
             }
             Output::Reset { at, prefix_hash, mark } => {
+                self.note_cut(partition, at);
                 self.write(WalRecord::Reset { partition, at, prefix_hash }, partition, mark);
             }
             Output::Answer { token, result } => {
@@ -562,6 +645,13 @@ impl Shard {
                 let _ = answers.map(|answers| answers.send(Answer::Said { partition, reply }));
             }
             Output::Install => self.to_rebuild.push((partition, Wanted::Manifest)),
+        }
+    }
+
+    /// The leader's log decides what was there beyond a cut.
+    fn note_cut(&mut self, partition: PartitionId, to: Offset) {
+        if let Some(slot) = self.slots.get_mut(&partition) {
+            slot.known_end = slot.known_end.min(to);
         }
     }
 

@@ -62,6 +62,11 @@ impl Cursors {
         self.held.drain().map(|(partition, _)| partition)
     }
 
+    /// Whether the follower has yet to acknowledge something that was pushed.
+    pub(super) fn owes(&self) -> bool {
+        self.held.values().any(|known| known.told.is_some() && known.acked < Some(known.cursor.from))
+    }
+
     /// Whether any partition has something to say.
     pub(super) fn is_due(&self) -> bool {
         !self.due.is_empty()

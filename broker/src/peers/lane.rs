@@ -5,10 +5,13 @@
 
 use super::caller::{CallError, Caller, Dialer};
 use super::cursors::{Cursors, Pushing};
+use super::pulse::{self, Pulse};
 use super::{FRAME_BYTES, LaneKind, Peer, Shared, suspect, wire};
 use crate::partitions::links::{Answer, LinkMsg};
 use crate::partitions::shard::ShardMsg;
 use crate::wal::{Ahead, TailReadError};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use millpond_core::replica::{Input, Said};
 use millpond_log::{Offset, PartitionId};
 use millpond_proto::internal::{AnswerFrame, Hello, PushFrame};
@@ -18,7 +21,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
@@ -45,8 +48,10 @@ const FAILURES_TOLD: u32 = 4;
 /// How long the other side may take to take a stream on.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause before a partition that is not there yet is pushed to again.
-const UNKNOWN_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before partitions that are not there yet are pushed to again: the first, and the longest. A replica that was just placed is
+/// there a moment later.
+const PARKED_MIN: Duration = Duration::from_millis(5);
+const PARKED_MAX: Duration = Duration::from_millis(100);
 
 /// Whom a lane leads to.
 #[derive(Clone)]
@@ -68,6 +73,13 @@ pub(super) struct Lane {
     parked: BTreeSet<PartitionId>,
     /// When the parked ones are asked for, if the stream is open.
     ask_at: Option<Instant>,
+    /// When they were asked for last, and how long is waited until the next time.
+    asked_at: Instant,
+    pause: Duration,
+    /// Whether a way leads there; for the live lane to tell.
+    pulse: Pulse,
+    /// A stream was open to this very incarnation: it was there, at this address.
+    has_spoken: bool,
 }
 
 enum Kind {
@@ -126,7 +138,23 @@ impl Lane {
         kind: Kind,
     ) -> Lane {
         let (messages, cursors, parked) = (Vec::with_capacity(DRAIN_MAX), Cursors::default(), BTreeSet::new());
-        Lane { shared, target, inbox, stop, kind, messages, cursors, parked, ask_at: None }
+        let (pulse, has_spoken) = (Pulse::default(), false);
+        let (asked_at, pause) = (Instant::now(), PARKED_MIN);
+        Lane {
+            shared,
+            target,
+            inbox,
+            stop,
+            kind,
+            messages,
+            cursors,
+            parked,
+            ask_at: None,
+            asked_at,
+            pause,
+            pulse,
+            has_spoken,
+        }
     }
 
     fn name(&self) -> LaneKind {
@@ -144,6 +172,9 @@ impl Lane {
             () = self.keep_open() => {}
         }
         self.show(None);
+        // Whoever comes after it has a link of its own, and whoever is not alive is not pushed to.
+        self.pulse.note_open();
+        self.tell_reach();
     }
 
     async fn keep_open(&mut self) {
@@ -160,12 +191,16 @@ impl Lane {
                     self.shared.meters.connected(self.name());
                     self.show(Some(caller));
                     (backoff, failures) = (BACKOFF_MIN, 0);
+                    self.has_spoken = true;
+                    self.pulse.note_open();
+                    self.tell_reach();
                     self.serve(stream).await;
                 }
                 Some(Err(error)) => {
                     self.note_failure(&error, &mut failures);
                     if let (CallError::Refused { .. }, Kind::Live { .. }) = (&error, &self.kind) {
-                        let asked = suspect::ask(Arc::clone(&self.shared), self.target.peer.clone());
+                        let (peer, has_spoken) = (self.target.peer.clone(), self.has_spoken);
+                        let asked = suspect::ask(Arc::clone(&self.shared), suspect::Suspect { peer, has_spoken });
                         if self.noting(asked).await.is_none() {
                             return;
                         }
@@ -186,6 +221,23 @@ impl Lane {
         }
     }
 
+    /// Tells all leaders here if it is news whether a way leads to the broker. Both lanes lead the same way: one of them tells.
+    fn tell_reach(&mut self) {
+        if let (Kind::Live { .. }, Some(reachable)) = (&self.kind, self.pulse.news(Instant::now())) {
+            let broker = self.target.peer.rid.broker;
+            match reachable {
+                true => tracing::info!(%broker, "a broker can be reached again"),
+                false => {
+                    tracing::warn!(%broker, "no way leads to a broker; it leaves the ISRs where others are enough")
+                }
+            }
+            for shard in &self.shared.shards {
+                // A shard that is gone ends the broker.
+                let _ = shard.send(ShardMsg::Reach { broker, reachable });
+            }
+        }
+    }
+
     /// A live lane is always open, so that the end of the other process is noticed. The other is opened when it is needed.
     async fn wait_for_work(&mut self) -> bool {
         while matches!(self.kind, Kind::CatchUp) && self.parked.is_empty() && !self.cursors.is_due() {
@@ -198,12 +250,16 @@ impl Lane {
         true
     }
 
-    /// Does something else, and takes messages meanwhile. `None` when nobody sends any more.
+    /// Does something else while there is no stream, and takes messages meanwhile. `None` when nobody sends any more.
     async fn noting<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
+        let mut look = interval(pulse::LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.pulse.note_down(Instant::now());
         loop {
             tokio::select! {
                 done = &mut work => return Some(done),
+                _ = look.tick() => self.tell_reach(),
                 count = self.inbox.recv_many(&mut self.messages, DRAIN_MAX) => {
                     if count == 0 {
                         return None;
@@ -234,6 +290,9 @@ impl Lane {
     /// Pushes and takes answers until the stream breaks, or nobody sends any more.
     async fn serve(&mut self, mut stream: Stream) {
         self.ask_at = (!self.parked.is_empty()).then(Instant::now);
+        let mut look = interval(pulse::LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asked: Option<BoxFuture<'static, bool>> = None;
         loop {
             tokio::select! {
                 count = self.inbox.recv_many(&mut self.messages, DRAIN_MAX) => {
@@ -242,8 +301,24 @@ impl Lane {
                     }
                     self.note_messages();
                 }
+                _ = look.tick(), if asked.is_none() => {
+                    if self.pulse.look(Instant::now(), self.cursors.owes()) {
+                        let address = self.target.address.clone();
+                        asked = Some(async move { pulse::answers(&address).await }.boxed());
+                    }
+                }
+                answered = async { asked.as_mut().expect("it was asked").await }, if asked.is_some() => {
+                    asked = None;
+                    self.pulse.note_port(answered);
+                    self.tell_reach();
+                    if !answered {
+                        // A new connection is there sooner than this one finds that it can go on.
+                        return;
+                    }
+                }
                 answers = stream.answers.message() => match answers {
                     Ok(Some(answers)) => {
+                        self.pulse.note_answer();
                         if let Err(nonsense) = self.take_answers(&answers) {
                             tracing::error!(broker = %self.target.peer.rid.broker, %nonsense, "unreadable answer");
                             return;
@@ -265,6 +340,7 @@ impl Lane {
                 }
                 () = due(self.ask_at) => {
                     self.ask_at = None;
+                    (self.asked_at, self.pause) = (Instant::now(), (self.pause * 2).min(PARKED_MAX));
                     std::mem::take(&mut self.parked).into_iter().for_each(|partition| self.ask_cursor(partition));
                 }
             }
@@ -423,7 +499,11 @@ impl Lane {
     fn park(&mut self, partition: PartitionId) {
         self.cursors.remove(partition);
         self.parked.insert(partition);
-        self.ask_at = self.ask_at.or(Some(Instant::now() + UNKNOWN_PAUSE));
+        let now = Instant::now();
+        if now.duration_since(self.asked_at) > 2 * PARKED_MAX {
+            self.pause = PARKED_MIN;
+        }
+        self.ask_at = self.ask_at.or(Some(now + self.pause));
     }
 
     fn take_answers(&mut self, frame: &AnswerFrame) -> Result<(), wire::Nonsense> {

@@ -3,21 +3,18 @@
 use super::caller::claimed;
 use super::proof::{PROOF_BYTES, Pair, Prover};
 use super::receive::{Proven, ReplicationService};
+use super::strangers::Standing;
 use super::{MESSAGE_BYTES_MAX, Peers, Shared};
 use crate::config::InternalTls;
 use bytes::Bytes;
-use futures::Stream;
 use millpond_log::BrokerId;
 use millpond_proto::internal::introduction_server::{Introduction, IntroductionServer};
 use millpond_proto::internal::replication_server::ReplicationServer;
 use millpond_proto::internal::{ChallengeRequest, ChallengeResponse};
 use millpond_proto::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
@@ -47,6 +44,7 @@ impl Peers {
         let replication = ReplicationServer::new(replication).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let guard = Guard { shared: Arc::clone(&self.shared), prover: dialer.prover, challenge };
         let guarded = tonic::service::interceptor::InterceptedService::new(replication, move |call| guard.check(call));
+        let incoming = self.shared.strangers.clone().incoming(listener);
         let mut server = Server::builder();
         if let Some(InternalTls { ca, certificate, key }) = dialer.tls {
             let identity = Identity::from_pem(certificate, key);
@@ -62,17 +60,9 @@ impl Peers {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(IntroductionServer::new(introduction).max_decoding_message_size(STRANGER_BYTES_MAX))
             .add_service(guarded)
-            .serve_with_incoming_shutdown(incoming(listener), stop.cancelled_owned())
+            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
             .await
     }
-}
-
-fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
-    TcpListenerStream::new(listener).map(|stream| {
-        let stream = stream?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    })
 }
 
 /// Answers who asks for the challenge.
@@ -120,6 +110,9 @@ impl Guard {
             }
         });
         let caller = checked.inspect_err(|_| self.shared.meters.refused())?;
+        if let Some(standing) = call.extensions().get::<Standing>() {
+            standing.prove();
+        }
         call.extensions_mut().insert(Proven(caller));
         Ok(call)
     }

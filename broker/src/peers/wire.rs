@@ -176,6 +176,7 @@ pub(super) fn held_out(partition: PartitionId, holds: Holds) -> proto::Held {
         last_epoch: (holds.durable > Offset(0)).then_some(holds.last_epoch.0),
         durable_end: holds.durable.0,
         high_watermark: holds.hw.0,
+        known_end: holds.known_end.0,
     }
 }
 
@@ -201,6 +202,7 @@ pub(super) fn held_in(held: &proto::Held) -> Read<(PartitionId, Holds)> {
         last_epoch: epoch(held.last_epoch.unwrap_or_default())?,
         durable: offset(held.durable_end)?,
         hw: offset(held.high_watermark)?,
+        known_end: offset(held.known_end)?,
     };
     Ok((partition_in(&held.topic, held.partition)?, holds))
 }

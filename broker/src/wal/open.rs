@@ -318,7 +318,7 @@ fn mend(shared: &Shared, writer: &mut Writer, bad: &[Bad]) -> Result<(), WalErro
 }
 
 /// What the frames told of each damaged log before its good part was put on record alone.
-fn note_known_ends(partitions: &mut [RecoveredPartition], bad: &[Bad]) {
+pub(super) fn note_known_ends(partitions: &mut [RecoveredPartition], bad: &[Bad]) {
     for held in partitions {
         let of = bad.iter().filter(|bad| bad.partition.is_some_and(|(partition, _)| partition == held.partition));
         held.known_end = of.map(|bad| bad.known_end).fold(held.end, Offset::max);

@@ -6,7 +6,7 @@ use crate::parent;
 use crate::settings::{Door, Internal, Resolved, Settings};
 use crate::store::Missing;
 use crate::telemetry::{Telemetry, TelemetrySettings};
-use millpond_broker::config::{Config, Listener};
+use millpond_broker::config::{Config, KafkaListener, Listener};
 use millpond_log::BrokerId;
 use std::path::PathBuf;
 
@@ -52,7 +52,8 @@ fn instance(resolved: &Resolved) -> String {
 }
 
 fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
-    let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise };
+    let listener = |door: Door| Listener { bind: door.listen, advertise: door.advertise, tls: door.tls };
+    let kafka_listener = |(name, door)| KafkaListener { name, listener: listener(door) };
     let defaults = Config::local(resolved.data_dir);
     let (internal, cluster_secret, internal_tls) = match resolved.internal {
         Some(Internal { door, secret, tls }) => (listener(door), Some(secret), tls),
@@ -63,8 +64,9 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         id: resolved.id.map_or(defaults.id, BrokerId),
         rack: resolved.rack,
         grpc: listener(resolved.grpc),
-        kafka: listener(resolved.kafka),
-        http: Listener { bind: resolved.http, advertise: None },
+        kafka: resolved.kafka.into_iter().map(kafka_listener).collect(),
+        http: listener(resolved.http),
+        tls: resolved.tls,
         internal,
         cluster_secret,
         internal_tls,

@@ -8,8 +8,8 @@ use crate::records::{Shown, json};
 use crate::signals::Shutdown;
 use crate::time::rfc3339_ms;
 use millpond_sdk::{
-    Admin, Client, Consumer, ConsumerConfig, ConsumerRecord, IsolationLevel, Offset, OffsetSpec, StartAt, TimestampMs,
-    TimestampType, TopicPartition,
+    Admin, Client, Consumer, ConsumerConfig, ConsumerRecord, IsolationLevel, Offset, OffsetSpec, ReadFrom, StartAt,
+    TimestampMs, TimestampType, TopicPartition,
 };
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -43,6 +43,13 @@ pub(crate) struct Args {
     /// Which records are seen
     #[arg(long, value_enum, default_value_t = IsolationArg::ReadUncommitted)]
     isolation: IsolationArg,
+    /// Read from replicas in this rack where there are some, instead of crossing racks to the leaders
+    #[arg(long, env = "MILLPOND_RACK", value_name = "NAME")]
+    rack: Option<String>,
+    /// Who is read from: leaders (or replicas in the rack), or any broker for what lies in object storage, which spreads a replay
+    /// over the cluster
+    #[arg(long, value_enum, default_value_t = ReadFromArg::Leader)]
+    read_from: ReadFromArg,
     /// How a record is printed as text
     #[arg(long, default_value = "%v\\n", conflicts_with = "output")]
     format: Format,
@@ -58,6 +65,12 @@ enum IsolationArg {
     ReadUncommitted,
     #[value(name = "read_committed", alias = "read-committed")]
     ReadCommitted,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ReadFromArg {
+    Leader,
+    Any,
 }
 
 fn start(text: &str) -> Result<StartAt, String> {
@@ -90,7 +103,12 @@ async fn consume(args: Args) -> Result<(), Failure> {
         IsolationArg::ReadUncommitted => IsolationLevel::ReadUncommitted,
         IsolationArg::ReadCommitted => IsolationLevel::ReadCommitted,
     };
-    let mut consumer = Consumer::new(&client, ConsumerConfig { isolation, ..ConsumerConfig::default() });
+    let read_from = match args.read_from {
+        ReadFromArg::Leader => ReadFrom::Leader,
+        ReadFromArg::Any => ReadFrom::AnyBroker,
+    };
+    let config = ConsumerConfig { isolation, rack: args.rack, read_from, ..ConsumerConfig::default() };
+    let mut consumer = Consumer::new(&client, config);
     let starts = partitions.iter().map(|partition| (partition.clone(), args.from));
     consumer.assign(starts).await.map_err(failed)?;
     if std::io::stderr().is_terminal() {

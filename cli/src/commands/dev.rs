@@ -9,7 +9,7 @@ use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
 use crate::signals::Shutdown;
 use crate::store::Missing;
 use crate::telemetry::TelemetrySettings;
-use millpond_broker::config::{Config, Listener};
+use millpond_broker::config::{Config, KafkaListener, Listener};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -62,10 +62,10 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 /// One broker in this process.
 async fn one(args: Args, dir: &Path) -> Result<(), Failure> {
     let telemetry = args.telemetry.begin(LOG, format!("{CLUSTER}/0"))?;
-    let listener = |port| Listener { bind: loopback(port), advertise: None };
+    let listener = |port| Listener { bind: loopback(port), advertise: None, tls: false };
     let config = Config {
         grpc: listener(args.grpc_port),
-        kafka: listener(args.kafka_port),
+        kafka: vec![KafkaListener { name: KafkaListener::DEFAULT.to_owned(), listener: listener(args.kafka_port) }],
         http: listener(args.http_port),
         otlp: telemetry.otlp.clone(),
         ..Config::local(dir.join("broker-0"))

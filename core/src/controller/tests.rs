@@ -3,7 +3,7 @@
 use super::*;
 use crate::placement::{Host, Load, Placer};
 use crate::replica::removal;
-use millpond_log::{Incarnation, TopicId, WalGen};
+use millpond_log::{Incarnation, Rid, TopicId, WalGen};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -106,7 +106,9 @@ impl Cluster {
         };
         let vacancies = view.vacancies();
         for vacancy in &vacancies {
-            let next = view.elected(&partitions[&vacancy.partition], &BTreeMap::new()).expect("somebody may lead");
+            let record = &partitions[&vacancy.partition];
+            let next =
+                election::elect(record, &view.live(record), &BTreeMap::new(), Rules::ALL).expect("somebody may lead");
             self.partitions.insert(vacancy.partition, next);
         }
         if !vacancies.is_empty() {

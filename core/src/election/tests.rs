@@ -34,7 +34,8 @@ fn elected(record: &PartitionRecord, alive: &[Live], answers: &[(u32, Holds)]) -
 }
 
 fn holds(last_epoch: u32, durable: u64) -> Holds {
-    Holds { last_epoch: LeaderEpoch(last_epoch), durable: Offset(durable), hw: Offset(0) }
+    let durable = Offset(durable);
+    Holds { last_epoch: LeaderEpoch(last_epoch), durable, hw: Offset(0), known_end: durable }
 }
 
 #[test]
@@ -78,7 +79,12 @@ fn the_longest_log_wins_if_candidates_were_asked() {
 
 #[test]
 fn a_candidate_below_anothers_high_watermark_is_in_doubt() {
-    let at = |durable, hw| Holds { last_epoch: LeaderEpoch(7), durable: Offset(durable), hw: Offset(hw) };
+    let at = |durable, hw| Holds {
+        last_epoch: LeaderEpoch(7),
+        durable: Offset(durable),
+        hw: Offset(hw),
+        known_end: Offset(0),
+    };
     let check = |answers: &[Holds], expected| {
         let answers = (1..).zip(answers).map(|(broker, holds)| (rid(broker), *holds)).collect();
         assert_eq!(short_of_committed(&answers), expected, "rule E5");
@@ -100,4 +106,28 @@ fn the_controller_only_ever_removes_the_dead() {
     let next = without_dead(&record(&[1, 2, 3], &[], 2), &[live(1), live(2)]).expect("one is dead");
     assert_eq!((next.epoch, next.isr, next.elr), (LeaderEpoch(7), vec![rid(1), rid(2)], vec![]), "rule E6");
     assert_eq!(without_dead(&record(&[1, 2], &[], 2), &[live(1), live(2), live(3)]), None);
+}
+
+#[test]
+fn rule_e7_the_longest_of_the_rest_leads_and_nobody_who_lacks_what_is_tiered_or_lost_something() {
+    let record = record(&[1], &[], 1);
+    let best = |alive: &[u32], answers: &[(u32, Holds)]| {
+        let alive: Vec<Live> = alive.iter().copied().map(live).collect();
+        let answers = answers.iter().map(|(broker, holds)| (rid(*broker), *holds)).collect();
+        best_of_the_rest(&record, &alive, &answers, Offset(10)).map(|live| live.rid.broker.0)
+    };
+    assert_eq!(best(&[2, 3], &[(2, holds(4, 20)), (3, holds(4, 21))]), Some(3));
+    assert_eq!(best(&[2, 3], &[(2, holds(5, 20)), (3, holds(4, 21))]), Some(2), "a later epoch counts more");
+    assert_eq!(best(&[3, 2], &[(2, holds(4, 20)), (3, holds(4, 20))]), Some(2), "the preferred one");
+    assert_eq!(best(&[2, 3], &[(2, holds(4, 20))]), Some(2), "the other one did not answer");
+    assert_eq!(best(&[2, 3], &[(2, holds(4, 9)), (3, holds(4, 10))]), Some(3));
+    assert_eq!(best(&[2], &[(2, holds(4, 9))]), None, "it lacks what is in object storage");
+    let lost_some = Holds { known_end: Offset(30), ..holds(6, 20) };
+    assert_eq!(best(&[2, 3], &[(2, lost_some), (3, holds(4, 12))]), Some(3), "its disk is in doubt");
+    let lost_committed = Holds { hw: Offset(21), ..holds(6, 20) };
+    assert_eq!(best(&[2], &[(2, lost_committed)]), None);
+    assert_eq!(best(&[2, 9], &[(2, holds(4, 20)), (9, holds(7, 90))]), Some(2), "only its replicas");
+    let restarted = Live { inc: Incarnation(999), ..live(1) };
+    let answers = [(rid(2), holds(4, 20))].into();
+    assert_eq!(best_of_the_rest(&record, &[restarted, live(2)], &answers, Offset(10)), None, "rule E2 comes first");
 }

@@ -115,3 +115,18 @@ fn rule_r12_a_disk_is_kept_only_where_it_goes_on_from_object_storage() {
     check(10, 20, Some(2), 10, Some(3), Meeting::Diverged);
     check(10, 10, None, 10, Some(3), Meeting::Continues);
 }
+
+#[test]
+fn rule_e7_a_partition_is_given_up_only_while_nobody_may_lead_it() {
+    let seen = record(&[OLD], &[PEER]);
+    let live = |rid| Live { rid, inc: Incarnation(8) };
+    let give_up = |alive: &[Live]| give_up(&seen, alive, evidence(4, 30, 50));
+    let Acceptance { next, loss } = give_up(&[live(ME)]).expect("nobody of ISR and ELR is alive");
+    assert_eq!((&next.isr[..], next.epoch, next.unclean_epoch), (&[ME][..], LeaderEpoch(5), Some(LeaderEpoch(5))));
+    assert_eq!((&loss.lost[..], loss.end, loss.known_end), (&[OLD, PEER][..], Offset(30), Offset(50)));
+    assert_eq!(give_up(&[live(ME), live(PEER)]), Err(Refusal::NotLost), "rule E2 comes first");
+    let led = Live { rid: OLD, inc: Incarnation(5) };
+    assert_eq!(give_up(&[live(ME), led]), Err(Refusal::NotLost));
+    let newer = super::give_up(&seen, &[live(ME)], evidence(5, 30, 50));
+    assert_eq!(newer, Err(Refusal::StaleMetadata { seen: LeaderEpoch(5), known: LeaderEpoch(4) }), "rule K7");
+}

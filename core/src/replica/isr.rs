@@ -24,6 +24,7 @@ impl Replica {
     /// Proposes what the record lacks, unless a proposal is open.
     pub(super) fn consider_isr(&mut self, now: Now, out: &mut Vec<Output>) {
         self.end_handover(now);
+        self.begin_handover(now);
         let Some(proposal) = self.wanted_change(now) else { return };
         let Role::Leader(leading) = &mut self.role else { return };
         leading.pending = Some(proposal.clone());
@@ -68,19 +69,28 @@ impl Replica {
         propose(record, None)
     }
 
-    /// Rule I6: who has no session, or was not caught up for too long, leaves; the leader itself never.
+    /// Rule I6: who has no session, or was not caught up for too long, leaves; and so does whom no way leads to, where the others are
+    /// enough to commit what it lacks. The leader itself never leaves.
     fn without_laggards(&self, now: Now) -> Option<PartitionRecord> {
         let Role::Leader(leading) = &self.role else { return None };
         let end = self.at_end.end;
+        let lacks = |follower: &Follower| follower.matched.unwrap_or_default() < end;
         let lags = |follower: &Follower| {
-            follower.matched.unwrap_or_default() < end
-                && now.mono_ms.saturating_sub(follower.caught_up_ms) > self.lag_time_ms
+            lacks(follower) && now.mono_ms.saturating_sub(follower.caught_up_ms) > self.lag_time_ms
         };
-        let stays = |rid: &&Rid| {
-            **rid == self.rid
-                || leading.followers.get(&rid.broker).is_some_and(|follower| follower.rid == **rid && !lags(follower))
+        let isr_without = |leaves: &dyn Fn(&Follower) -> bool| -> Vec<Rid> {
+            let stays = |rid: &&Rid| {
+                let follower = leading.followers.get(&rid.broker).filter(|follower| follower.rid == **rid);
+                **rid == self.rid || follower.is_some_and(|follower| !leaves(follower))
+            };
+            leading.record.isr.iter().filter(stays).copied().collect()
         };
-        let isr: Vec<Rid> = leading.record.isr.iter().filter(stays).copied().collect();
+        let reached = isr_without(&|follower| lags(follower) || lacks(follower) && follower.unreachable);
+        let isr = match reached.len() >= leading.record.min_isr as usize {
+            true => reached,
+            // Without them nothing could be committed: the way to them may be back before they have lagged for too long.
+            false => isr_without(&lags),
+        };
         (isr.len() < leading.record.isr.len()).then(|| {
             let elr = removal(&leading.record, &isr);
             PartitionRecord { isr, elr, ..leading.record.clone() }
@@ -92,7 +102,8 @@ impl Replica {
         let Role::Leader(leading) = &self.role else { return None };
         let least = if self.rules.uphold(Rule::ExpandReachesElection) { self.hw.max(leading.leso) } else { self.hw };
         let joins = |follower: &&Follower| {
-            !leading.record.isr.contains(&follower.rid) && follower.matched.is_some_and(|matched| matched >= least)
+            let holds = follower.matched.is_some_and(|matched| matched >= least);
+            holds && !follower.unreachable && !leading.record.isr.contains(&follower.rid)
         };
         let follower = leading.followers.values().find(joins)?;
         let mut isr = leading.record.isr.clone();

@@ -23,6 +23,8 @@ pub(super) struct Leading {
     pub(super) pending: Option<Proposal>,
     /// The transfer of leadership that is under way (rule E9).
     pub(super) handover: Option<Handover>,
+    /// A transfer that was asked for and cannot begin yet.
+    pub(super) wish: Option<Wish>,
     /// Counts the cursors: a later one has the higher nonce.
     pub(super) nonce: u64,
     /// The live replicas that are pushed to.
@@ -44,6 +46,14 @@ pub(super) struct Handover {
     pub(super) until_ms: u64,
 }
 
+/// A transfer of leadership that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) to: Live,
+    /// By when it is to be done.
+    pub(super) until_ms: u64,
+}
+
 /// How far a follower is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Follower {
@@ -52,6 +62,8 @@ pub(super) struct Follower {
     pub(super) nonce: u64,
     /// `min(durable, matched)` as acknowledged in this epoch (rule R8); `None` before the first answer.
     pub(super) matched: Option<Offset>,
+    /// There is no way to it; until it answers again (rule I6).
+    pub(super) unreachable: bool,
     /// When it last held the whole log, as far as its answers show.
     pub(super) caught_up_ms: u64,
     /// A log end, and when it was: reaching it later means having been caught up then.
@@ -94,6 +106,7 @@ impl Replica {
             revision,
             pending: None,
             handover: None,
+            wish: None,
             nonce: 0,
             followers: BTreeMap::new(),
             leso: self.at_end.end,
@@ -142,7 +155,8 @@ impl Replica {
             leading.followers.entry(rid.broker).or_insert_with(|| {
                 fresh.push(rid.broker);
                 let (caught_up_ms, goal_ms) = (now.mono_ms, now.mono_ms);
-                Follower { rid: *rid, inc: *inc, nonce: 0, matched: None, caught_up_ms, goal: end, goal_ms }
+                let (nonce, matched, unreachable) = (0, None, false);
+                Follower { rid: *rid, inc: *inc, nonce, matched, unreachable, caught_up_ms, goal: end, goal_ms }
             });
         }
         for broker in fresh {
@@ -160,6 +174,14 @@ impl Replica {
         follower.nonce = nonce;
         let from = from.or(follower.matched).unwrap_or(end);
         out.push(Output::Follow(Cursor { to: broker, nonce, from, prev_epoch: self.epoch_before(from) }));
+    }
+
+    /// There is no way to `broker` until it answers again.
+    pub(super) fn note_unreachable(&mut self, broker: BrokerId) {
+        let Role::Leader(leading) = &mut self.role else { return };
+        if let Some(follower) = leading.followers.get_mut(&broker) {
+            follower.unreachable = true;
+        }
     }
 
     pub(super) fn restart_trimmed(&mut self, nonce: u64, broker: BrokerId, start: Offset, out: &mut Vec<Output>) {
@@ -313,6 +335,7 @@ impl Replica {
         if reply.nonce != follower.nonce {
             return;
         }
+        follower.unreachable = false;
         match reply.said {
             Said::Matched { end: matched } if matched <= end => follower.reached(now, matched, end),
             Said::Mismatch { end: theirs, epoch } => {

@@ -135,6 +135,8 @@ pub enum Input {
     Reply(PushReply),
     /// The way to a follower is new: what was on it may be lost.
     Reconnected(BrokerId),
+    /// There has been no way to a follower for a while, whatever its session says (rule I6).
+    Unreachable(BrokerId),
     /// The WAL no longer holds what a cursor wanted to push next; it holds the log from `start` on.
     CursorTrimmed {
         /// Which cursor.

@@ -3,7 +3,7 @@
 //! Safe like any election: who takes over is in the confirmed ISR, and nothing counts that it did not hold.
 
 use super::isr::won;
-use super::leader::Handover;
+use super::leader::{Handover, Leading, Wish};
 use super::{Live, Now, Proposal, Replica, Role};
 use millpond_log::{BrokerId, LeaderEpoch};
 
@@ -26,19 +26,28 @@ impl Replica {
         leading.handover.map(|handover| handover.to.rid.broker)
     }
 
-    /// Begins to hand over, unless the wish is out of date or cannot be met.
-    pub(super) fn begin_handover(&mut self, now: Now, wish: Transfer) {
+    /// Takes a wish, unless it is out of date or another transfer is under way. Whoever wished may have heard of an ISR that the leader
+    /// itself has not seen confirmed yet: so a wish stands until it can be met, or its time is over.
+    pub(super) fn take_wish(&mut self, now: Now, wish: Transfer) {
         let rid = self.rid;
         let Role::Leader(leading) = &mut self.role else { return };
-        let Transfer { epoch, to, within_ms } = wish;
-        let follows = leading.followers.get(&to.rid.broker);
-        let in_sync = follows.is_some_and(|follower| (follower.rid, follower.inc) == (to.rid, to.inc))
-            && leading.record.isr.contains(&to.rid);
-        if leading.record.epoch != epoch || to.rid == rid || !in_sync || leading.handover.is_some() {
-            return;
+        if leading.record.epoch == wish.epoch && wish.to.rid != rid && leading.handover.is_none() {
+            leading.wish = Some(Wish { to: wish.to, until_ms: now.mono_ms + wish.within_ms });
         }
-        let (hurry_ms, until_ms) = (now.mono_ms + within_ms / 2, now.mono_ms + within_ms);
-        leading.handover = Some(Handover { to, hurry_ms, until_ms });
+    }
+
+    /// Begins to hand over once the heir is in sync.
+    pub(super) fn begin_handover(&mut self, now: Now) {
+        let Role::Leader(leading) = &mut self.role else { return };
+        let Some(Wish { to, until_ms }) = leading.wish else { return };
+        let over = now.mono_ms >= until_ms;
+        if over || leading.may_inherit(to) {
+            leading.wish = None;
+        }
+        if !over && leading.may_inherit(to) {
+            let hurry_ms = now.mono_ms + (until_ms - now.mono_ms) / 2;
+            leading.handover = Some(Handover { to, hurry_ms, until_ms });
+        }
     }
 
     /// Ends a transfer whose time is over, or whose heir is gone. An election that was proposed may still come to be: like every
@@ -46,10 +55,7 @@ impl Replica {
     pub(super) fn end_handover(&mut self, now: Now) {
         let Role::Leader(leading) = &mut self.role else { return };
         let Some(Handover { to, until_ms, .. }) = leading.handover else { return };
-        let follows = leading.followers.get(&to.rid.broker);
-        let stands = follows.is_some_and(|follower| (follower.rid, follower.inc) == (to.rid, to.inc))
-            && leading.record.isr.contains(&to.rid);
-        if now.mono_ms >= until_ms || !stands {
+        if now.mono_ms >= until_ms || !leading.may_inherit(to) {
             leading.handover = None;
         }
     }
@@ -68,5 +74,14 @@ impl Replica {
         let live: Vec<Live> = std::iter::once(own).chain(followers).collect();
         let record = won(&leading.record, to, &live);
         Some(Proposal { base: leading.revision, record, joining: None, heir: Some(to) })
+    }
+}
+
+impl Leading {
+    /// Whether it is followed by this replica, in this incarnation, and in sync with it.
+    fn may_inherit(&self, heir: Live) -> bool {
+        let follows = self.followers.get(&heir.rid.broker);
+        follows.is_some_and(|follower| (follower.rid, follower.inc) == (heir.rid, heir.inc))
+            && self.record.isr.contains(&heir.rid)
     }
 }

@@ -10,6 +10,8 @@ use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, ResponseHeader,
     TlsOptions, WatchClient,
 };
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,44 +68,54 @@ pub(super) struct Link {
     number: u64,
 }
 
+/// An attempt to get a connection, shared by all who wait for one: whoever is awake drives it on. A lock that one of them held instead
+/// would keep all others waiting for as long as its task does something else.
+type Connecting = Shared<BoxFuture<'static, Result<(usize, Link), ConnectError>>>;
+
 struct Current {
     /// The endpoint to try next.
     at: usize,
-    /// How many connections were made.
+    /// How many connections were asked for.
     made: u64,
     link: Option<Link>,
+    /// The newest connection that was given up.
+    lost: u64,
+    connecting: Option<Connecting>,
 }
 
-/// The connections of one kind of traffic.
-pub(super) struct Links {
+/// What it takes to connect.
+struct Connector {
     options: Arc<EtcdOptions>,
     seen: Arc<Seen>,
     /// How long one member may take to answer.
     attempt: Duration,
+}
+
+/// The connections of one kind of traffic.
+pub(super) struct Links {
+    connector: Arc<Connector>,
     current: Mutex<Current>,
-    /// Held while a connection is made: others wait for it.
-    connecting: tokio::sync::Mutex<()>,
 }
 
 impl Links {
     pub(super) fn new(options: Arc<EtcdOptions>, seen: Arc<Seen>, attempt: Duration) -> Links {
-        let current = Mutex::new(Current { at: 0, made: 0, link: None });
-        Links { options, seen, attempt, current, connecting: tokio::sync::Mutex::new(()) }
+        let current = Mutex::new(Current { at: 0, made: 0, link: None, lost: 0, connecting: None });
+        Links { connector: Arc::new(Connector { options, seen, attempt }), current }
     }
 
     /// How long one member may take to answer.
     pub(super) fn attempt(&self) -> Duration {
-        self.attempt
+        self.connector.attempt
     }
 
     /// What was seen of the store, by all connections.
     pub(super) fn seen(&self) -> &Seen {
-        &self.seen
+        &self.connector.seen
     }
 
     /// A key that our user may read, for reads that ask for nothing but an answer.
     pub(super) fn any_key(&self) -> String {
-        format!("{}/cluster", self.options.prefix.trim_end_matches('/'))
+        self.connector.any_key()
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -113,25 +125,64 @@ impl Links {
 
     /// The connection in use, or a new one; tries every member once. Nothing of the caller's was sent if this fails.
     ///
-    /// Cancel safe: the next call tries the next member.
+    /// Cancel safe: others go on with it.
     pub(super) async fn link(&self) -> Result<Link, ConnectError> {
-        if let Some(link) = self.current().link.clone() {
-            return Ok(link);
+        let connecting = {
+            let mut current = self.current();
+            if let Some(link) = &current.link {
+                return Ok(link.clone());
+            }
+            match &current.connecting {
+                Some(under_way) if under_way.peek().is_none() => under_way.clone(),
+                _ => self.begin(&mut current),
+            }
+        };
+        let (at, link) = connecting.await?;
+        let mut current = self.current();
+        // It may have been found out meanwhile that it is of no use.
+        let newer = current.lost < link.number;
+        if newer && current.link.is_none() {
+            (current.at, current.link) = (at, Some(link.clone()));
         }
-        let _guard = self.connecting.lock().await;
-        if let Some(link) = self.current().link.clone() {
-            return Ok(link);
+        Ok(link)
+    }
+
+    /// Begins with the endpoint to try now.
+    fn begin(&self, current: &mut Current) -> Connecting {
+        let (from, number) = (current.at, current.made + 1);
+        current.made = number;
+        // Also if nobody waits for this to its end, the next one begins elsewhere.
+        current.at = (from + 1) % self.connector.options.endpoints.len().max(1);
+        let connector = Arc::clone(&self.connector);
+        let connecting = async move { connector.connect_any(from, number).await }.boxed().shared();
+        current.connecting = Some(connecting.clone());
+        connecting
+    }
+
+    /// Stops using a connection that failed, for everyone; the next one is to the next member.
+    pub(super) fn lost(&self, lost: &Link) {
+        let mut current = self.current();
+        current.lost = current.lost.max(lost.number);
+        if current.link.as_ref().is_some_and(|link| link.number == lost.number) {
+            current.link = None;
+            current.at = (current.at + 1) % self.connector.options.endpoints.len();
         }
+    }
+}
+
+impl Connector {
+    /// A key that our user may read.
+    fn any_key(&self) -> String {
+        format!("{}/cluster", self.options.prefix.trim_end_matches('/'))
+    }
+
+    /// Tries every member once, beginning with one; says which it was.
+    async fn connect_any(&self, from: usize, number: u64) -> Result<(usize, Link), ConnectError> {
+        let count = self.options.endpoints.len();
         let mut worst: Option<ConnectError> = None;
-        for _ in &self.options.endpoints {
-            let at = self.next_endpoint();
-            match self.connect(at).await {
-                Ok(link) => {
-                    let mut current = self.current();
-                    current.at = at;
-                    current.link = Some(link.clone());
-                    return Ok(link);
-                }
+        for at in (from..from + count).map(|at| at % count) {
+            match self.connect(at, number).await {
+                Ok(link) => return Ok((at, link)),
                 Err(error) => {
                     if worst.as_ref().is_none_or(|worst| error.problem > worst.problem) {
                         worst = Some(error);
@@ -142,25 +193,7 @@ impl Links {
         Err(worst.unwrap_or_else(|| ConnectError::new("", Problem::Unreachable, "no address was given")))
     }
 
-    /// Stops using a connection that failed, for everyone; the next one is to the next member.
-    pub(super) fn lost(&self, lost: &Link) {
-        let mut current = self.current();
-        if current.link.as_ref().is_some_and(|link| link.number == lost.number) {
-            current.link = None;
-            current.at = (current.at + 1) % self.options.endpoints.len();
-        }
-    }
-
-    /// The endpoint to try now. The one after it is next, also for whoever comes after a call that was dropped.
-    fn next_endpoint(&self) -> usize {
-        let mut current = self.current();
-        let at = current.at;
-        current.at = (at + 1) % self.options.endpoints.len();
-        current.made += 1;
-        at
-    }
-
-    async fn connect(&self, at: usize) -> Result<Link, ConnectError> {
+    async fn connect(&self, at: usize, number: u64) -> Result<Link, ConnectError> {
         let endpoint = &self.options.endpoints[at];
         let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error);
         let before = self.seen.get();
@@ -191,7 +224,6 @@ impl Links {
         }
         let watch = client.watch_client().max_decoding_message_size(WATCH_BYTES_MAX);
         let progress_ordered = version.is_none_or(progress_ordered);
-        let number = self.current().made;
         Ok(Link { kv, lease: client.lease_client(), watch, progress_ordered, number })
     }
 

@@ -1,4 +1,4 @@
-//! TXN-LOSS (rule E7): the unclean election, and what is on record of it, in one transaction. It happens by an operator's order only.
+//! TXN-LOSS (rule E7): the unclean election, and what is on record of it, in one transaction. Who orders it is decided elsewhere.
 
 use super::transition::{Guard, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
@@ -17,6 +17,8 @@ pub struct UncleanElection {
     pub record: Revision,
     /// Revision of its tier root; `Revision::ABSENT` if nothing was tiered. It says where the log ends at least.
     pub tier_root: Revision,
+    /// Other keys that it was decided on, at their revisions; `Revision::ABSENT` for one that was not there.
+    pub also: Vec<(Key, Revision)>,
     /// What is to hold.
     pub acceptance: Acceptance,
 }
@@ -24,7 +26,7 @@ pub struct UncleanElection {
 impl Store {
     /// Elects a leader that is not in sync, and puts what is lost by it on record.
     ///
-    /// Compares the partition's record, its tier root, the new leader's session and the actor's own. Send an `Unknown` again as
+    /// Compares the partition's record, its tier root, the new leader's session, the actor's own, and what else was decided on. Send an `Unknown` again as
     /// it is: the record that it puts proves it (rule K5).
     ///
     /// # Panics
@@ -33,7 +35,7 @@ impl Store {
     /// # Errors
     /// `Unavailable`, `Refused`.
     pub async fn accept_loss(&self, actor: &Session, election: &UncleanElection) -> Result<Outcome, StoreError> {
-        let UncleanElection { partition, record, tier_root, acceptance: Acceptance { next, loss } } = election;
+        let UncleanElection { partition, record, tier_root, also, acceptance: Acceptance { next, loss } } = election;
         let leader = next.leader.as_ref().expect("an unclean election has a winner");
         assert_eq!(next.unclean_epoch, Some(next.epoch), "rule E7: the epoch is marked");
         assert_eq!((&next.isr[..], next.elr.len()), (&[leader.rid][..], 0), "rule E7: isr = {{c}}, elr = {{}}");
@@ -41,7 +43,7 @@ impl Store {
         let value = codec::value(next);
         let lost = self.keys.encode(&Key::Loss { partition: *partition, epoch: next.epoch.0 });
         let leadership = self.keys.encode(&Key::Leadership(*partition));
-        let guards = vec![
+        let mut guards = vec![
             self.own_session(actor),
             self.live_session(leader),
             Guard::unmoved(key.clone(), *record),
@@ -49,6 +51,7 @@ impl Store {
             // One epoch is lost into once; what is on record of another is never written over (rule K3).
             Guard::absent(lost.clone()),
         ];
+        guards.extend(also.iter().map(|(key, revision)| Guard::unmoved(self.keys.encode(key), *revision)));
         let writes = vec![
             Write::put(key.clone(), value.clone()),
             Write::put(leadership, codec::leadership(leader, next.epoch)),
@@ -57,7 +60,7 @@ impl Store {
         Ok(self.run(Transition { guards, writes, proof: Some((key, value)) }).await?.into())
     }
 
-    /// Everything that was accepted as lost, by partition and epoch.
+    /// Everything that was given up as lost, by partition and epoch.
     ///
     /// # Errors
     /// As all reads.

@@ -78,6 +78,7 @@ pub fn record_seeds() -> Vec<Seed> {
         wal_gen: WalGen(9),
         grpc: "a:1".to_owned(),
         kafka: "a:2".to_owned(),
+        kafka_listeners: std::collections::BTreeMap::new(),
         http: "a:3".to_owned(),
         internal: Some("a:4".to_owned()),
         rack: Some("r".to_owned()),

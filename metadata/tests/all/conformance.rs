@@ -38,12 +38,14 @@ macro_rules! suite {
             watch_waits_for_the_future,
             watch_of_compacted_history_says_so,
             watch_progress_covers_what_was_acknowledged,
+            watch_that_nobody_reads_holds_up_nothing,
             lease_expiry_deletes_keys_and_notifies,
             keep_alive_keeps_keys,
             revoke_deletes_keys_at_one_revision,
             put_moves_a_key_between_leases,
             ended_lease_is_not_found,
             concurrent_increments_are_all_counted,
+            more_reads_at_once_than_a_channel_holds_are_answered,
             dropped_call_leaves_the_store_usable,
         );
     };
@@ -346,6 +348,30 @@ pub(crate) async fn watch_progress_covers_what_was_acknowledged(subject: &Subjec
     assert!(batch.revision >= elsewhere, "{batch:?}");
     write(subject, vec![put("progress/a", "2")]).await;
     assert_eq!(texts(take(&mut watching, 1).await), ["progress/a=2"]);
+}
+
+/// Whoever follows may be busy writing, and what it does not read meanwhile must not keep its own answers back.
+pub(crate) async fn watch_that_nobody_reads_holds_up_nothing(subject: &Subject) {
+    let from = write(subject, vec![put("unread/0", "")]).await;
+    let mut unread = watch(subject, "unread/", from.next()).await;
+    let mut other = watch(subject, "unread/", from.next()).await;
+    let large = "x".repeat(48 << 10);
+    const WRITES: usize = 100;
+    for n in 1..=WRITES {
+        write(subject, vec![put(&format!("unread/{n:03}"), &large)]).await;
+        let seen = take(&mut other, 1).await;
+        assert!(seen[0].0.starts_with(&format!("unread/{n:03}=")), "another watch goes on");
+    }
+    assert_eq!(value(subject, "unread/100").await.map(|value| value.len()), Some(large.len()));
+    let seen = take(&mut unread, WRITES).await;
+    assert!(seen[WRITES - 1].0.starts_with("unread/100="), "and it has missed nothing");
+}
+
+pub(crate) async fn more_reads_at_once_than_a_channel_holds_are_answered(subject: &Subject) {
+    write(subject, vec![put("many/0", "found")]).await;
+    let reads = (0..1_500).map(|_| value(subject, "many/0"));
+    let found = futures::future::join_all(reads).await;
+    assert!(found.iter().all(|value| value.as_deref() == Some("found")));
 }
 
 pub(crate) async fn lease_expiry_deletes_keys_and_notifies(subject: &Subject) {

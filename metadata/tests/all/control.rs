@@ -7,6 +7,7 @@ use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{
     CreateOutcome, Forgotten, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
 async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
     let at = |port: u32| format!("127.0.0.1:{}", port + broker);
     let wal_gen = WalGen(100 + u64::from(broker));
-    let record = SessionRecord { wal_gen, grpc: at(7400), kafka: at(9092), http: at(7480), internal: None, rack: None };
+    let (grpc, kafka, http, kafka_listeners) = (at(7400), at(9092), at(7480), BTreeMap::new());
+    let record = SessionRecord { wal_gen, grpc, kafka, kafka_listeners, http, internal: None, rack: None };
     let (broker, durable_lsn, ttl) = (BrokerId(broker), Lsn(0), Duration::from_secs(60));
     let registration = Registration { broker, record, disk_inc, durable_lsn, ttl };
     match store.register_broker(&registration).await {

@@ -336,3 +336,22 @@ async fn others_than_this_machine_are_not_served() {
     let refused = serve(store, listener, CancellationToken::new()).await.expect_err("it is refused");
     assert!(refused.to_string().contains("not on loopback"), "{refused}");
 }
+
+/// Whoever asked first may be busy with something else: a connection that it began is not its own to hold.
+#[tokio::test]
+async fn a_call_that_nobody_polls_keeps_no_other_from_connecting() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let served = Served::start(dir.path()).await;
+    let (kv, address) = (served.connect().await, served.address);
+    served.end().await;
+    let read = || kv.range(Range::key(&Bytes::from_static(b"/test/cluster")));
+    read().await.expect_err("nobody serves");
+    let served = Served::start_at(dir.path(), address).await;
+    let mut left_alone = std::pin::pin!(read());
+    for _ in 0..3 {
+        assert!(futures::poll!(&mut left_alone).is_pending(), "it connects");
+    }
+    read().await.expect("others connect, and are answered");
+    left_alone.await.expect("and so is it, when it is looked at again");
+    served.end().await;
+}

@@ -102,6 +102,7 @@ fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> R
             wal_gen: WalGen(wal_gen),
             grpc: format!("127.0.0.1:{}", 7400 + broker),
             kafka: format!("127.0.0.1:{}", 9092 + broker),
+            kafka_listeners: std::collections::BTreeMap::new(),
             http: format!("127.0.0.1:{}", 7480 + broker),
             internal: None,
             rack: None,
@@ -513,10 +514,18 @@ async fn an_accepted_loss_is_one_transaction_and_stays_on_record() {
     };
     let disk_of = |_| Some(WalGen(999));
     let acceptance = accept(&seen.value, evidence, disk_of).expect("it is lost");
-    let election =
-        UncleanElection { partition: id, record: seen.revision, tier_root: tiered, acceptance: acceptance.clone() };
+    let election = UncleanElection {
+        partition: id,
+        record: seen.revision,
+        tier_root: tiered,
+        also: vec![],
+        acceptance: acceptance.clone(),
+    };
     let stale_root = UncleanElection { tier_root: Revision(tiered.0 - 1), ..election.clone() };
     assert_eq!(store.accept_loss(&back, &stale_root).await, Ok(Outcome::Conflict));
+    let also = vec![(Key::BrokerSession(BrokerId(1)), Revision::ABSENT)];
+    let of_another = UncleanElection { also, ..election.clone() };
+    assert_eq!(store.accept_loss(&back, &of_another).await, Ok(Outcome::Conflict), "rule K3: it has a session");
     assert_eq!(store.accept_loss(&gone, &election).await, Ok(Outcome::Fenced), "rule K4");
     assert_eq!(store.losses().await, Ok(vec![]), "nothing was written");
 

@@ -37,6 +37,17 @@ pub enum OffsetReset {
     Latest,
 }
 
+/// Which brokers a consumer reads from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// Leaders, or the replica in the consumer's rack where it named one.
+    #[default]
+    Leader,
+    /// Whichever broker, one of the consumer's rack first, as long as what is wanted lies in object storage; then as `Leader`. For
+    /// replays: they spread over the whole cluster, and go on where nobody leads.
+    AnyBroker,
+}
+
 /// Where to begin in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartAt {
@@ -66,6 +77,8 @@ pub struct ConsumerConfig {
     pub check_crcs: bool,
     /// Where the consumer is: partitions are read from a replica in this rack, where one is in sync. Kafka's `client.rack`.
     pub rack: Option<String>,
+    /// Which brokers are read from.
+    pub read_from: ReadFrom,
     /// Most records one `poll` returns. `max.poll.records`.
     pub poll_records_max: usize,
     /// Pauses between tries.
@@ -82,6 +95,7 @@ impl Default for ConsumerConfig {
             scan: false,
             check_crcs: true,
             rack: None,
+            read_from: ReadFrom::default(),
             poll_records_max: 500,
             retry_backoff: Backoff::default(),
         }

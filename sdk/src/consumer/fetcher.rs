@@ -2,12 +2,13 @@
 //!
 //! It never looks at records, and never holds more than the credit it granted.
 
-use super::config::{ConsumerConfig, OffsetReset};
+use super::config::{ConsumerConfig, OffsetReset, ReadFrom};
 use super::decode::Aborted;
 use super::link::{self, LinkEvent, LinkId};
 use crate::admin::{OffsetSpec, find_offset};
 use crate::client::Client;
 use crate::error::Error;
+use crate::leader::Leader;
 use crate::record::TopicPartition;
 use millpond_log::batch::Batch;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, ProducerId};
@@ -88,8 +89,10 @@ struct Partition {
     next: Offset,
     /// Leader epoch of the record before it, if that was read: the broker tells if its log is another one (KIP-595).
     epoch: Option<LeaderEpoch>,
-    /// The replica to read from in place of the leader, which named it (KIP-392).
+    /// The broker to read from in place of the leader: a replica that the leader named (KIP-392), or anyone.
     nearest: Option<Arc<str>>,
+    /// What is in object storage was read, where anyone would have done for that.
+    past_tiered: bool,
     /// Read from the leader until then, although a rack is wanted: the replica in it was not well.
     leader_until: Option<Instant>,
     state: State,
@@ -174,6 +177,7 @@ impl Fetcher {
                     next: offset,
                     epoch,
                     nearest: None,
+                    past_tiered: false,
                     leader_until: None,
                     state,
                     failures: 0,
@@ -234,14 +238,37 @@ impl Fetcher {
             .collect();
         for name in waiting {
             let stale = matches!(self.partitions[&name].state, State::Waiting { stale: true, .. });
-            match self.client.reader(&name.topic, name.partition) {
+            let anyone = self.anyone(&name);
+            match anyone.clone().or_else(|| self.client.reader(&name.topic, name.partition)) {
                 Some(reader) if !stale => {
-                    let nearest = self.partitions[&name].nearest.clone();
-                    self.subscribe_at(&name, nearest.unwrap_or_else(|| reader.address.into()), reader.epoch);
+                    let partition = self.partitions.get_mut(&name).expect("it waits");
+                    if anyone.is_some() {
+                        partition.nearest = Some(reader.address.as_str().into());
+                    }
+                    let address = partition.nearest.clone();
+                    self.subscribe_at(&name, address.unwrap_or_else(|| reader.address.into()), reader.epoch);
                 }
                 _ => self.refresh(&name.topic, now),
             }
         }
+    }
+
+    /// A broker that need not hold the partition, where that is wanted and may serve it.
+    fn anyone(&self, name: &TopicPartition) -> Option<Leader> {
+        let partition = self.partitions.get(name)?;
+        if !self.may_be_anyone(partition) || partition.nearest.is_some() {
+            return None;
+        }
+        // The leader is for when somebody was not well; where nobody leads, somebody else is all there is.
+        if partition.leader_until.is_some() && self.client.reader(&name.topic, name.partition).is_some() {
+            return None;
+        }
+        self.client.anyone(&name.topic, name.partition, self.config.rack.as_deref())
+    }
+
+    /// Whether whoever it is read from need not hold it.
+    fn may_be_anyone(&self, partition: &Partition) -> bool {
+        self.config.read_from == ReadFrom::AnyBroker && !partition.past_tiered
     }
 
     fn subscribe_at(&mut self, name: &TopicPartition, address: Arc<str>, leader_epoch: LeaderEpoch) {
@@ -383,7 +410,14 @@ impl Fetcher {
     fn refused(&mut self, name: &TopicPartition, error: Error) {
         let moved = self.client.adopt(&name.topic, name.partition, &error);
         if self.leave_nearest(name) {
-            tracing::debug!(partition = %name, %error, "the nearest replica refused; back to the leader");
+            tracing::debug!(partition = %name, %error, "whoever was read from refused; back to the leader");
+            let was_anyone = self.may_be_anyone(&self.partitions[name]);
+            let partition = self.partitions.get_mut(name).expect("a subscription has its partition");
+            if was_anyone && error.code == Some(ErrorCode::NotLeaderOrFollower) {
+                partition.past_tiered = true;
+                // The leader is asked for the nearest replica at once: nobody was unwell.
+                partition.leader_until = None;
+            }
             return;
         }
         if moved {
@@ -456,7 +490,9 @@ impl Fetcher {
             tracing::warn!(%error, "fetch stream broke; subscribing again");
         }
         for name in link.subscriptions.into_values() {
-            if !self.leave_nearest(&name) {
+            let was_anyone = self.partitions.get(&name).is_some_and(|partition| self.may_be_anyone(partition));
+            // Whoever is gone is not to be chosen again: that takes newer metadata.
+            if !self.leave_nearest(&name) || was_anyone {
                 self.retry(&name, error.retry_after);
             }
         }
@@ -505,7 +541,7 @@ impl Fetcher {
         self.refreshing.remove(topic);
         let names: Vec<TopicPartition> = self.partitions.keys().filter(|name| name.topic == *topic).cloned().collect();
         for name in names {
-            let has_reader = self.client.reader(topic, name.partition).is_some();
+            let has_reader = self.client.reader(topic, name.partition).is_some() || self.anyone(&name).is_some();
             let Some(partition) = self.partitions.get_mut(&name) else { continue };
             let State::Waiting { until, .. } = partition.state else { continue };
             match &result {

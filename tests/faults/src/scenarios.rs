@@ -56,6 +56,10 @@ pub(crate) enum Limit {
 
 /// Section 8 of the rules: a broker's lease, and what an election may take beyond it.
 const SILENT: Duration = Duration::from_secs(6 + 2);
+
+/// Rule I6: what it takes to find that no way leads to a follower, and to go on without it.
+const APART: Duration = Duration::from_secs(4);
+
 /// All of them, in the order in which they run.
 pub(crate) static ALL: &[Scenario] = &[
     Scenario {
@@ -118,6 +122,7 @@ pub(crate) static ALL: &[Scenario] = &[
         name: "cut-pair",
         about: "two brokers cannot reach each other; everybody else can reach both",
         needs: &[Need::Namespaces],
+        limit: Some(Limit::Worst(APART)),
         script: |stage| Box::pin(cut_pair(stage)),
         ..PLAIN
     },

@@ -100,9 +100,10 @@ pub(crate) enum Action {
     MinIsr,
     Wait,
     Transfer,
+    Unreachable,
 }
 
-const ACTIONS: [(Action, u32, bool); 27] = [
+const ACTIONS: [(Action, u32, bool); 28] = [
     (Action::Deliver, 120, false),
     (Action::Produce, 30, false),
     (Action::Sync, 60, false),
@@ -130,6 +131,7 @@ const ACTIONS: [(Action, u32, bool); 27] = [
     (Action::MinIsr, 3, true),
     (Action::Wait, 2, true),
     (Action::Transfer, 5, true),
+    (Action::Unreachable, 5, true),
 ];
 
 /// What happens when nothing goes wrong any more.
@@ -339,6 +341,11 @@ impl World {
             }
             Action::Wait => self.now_ms += 300,
             Action::Transfer => self.transfer()?,
+            Action::Unreachable => {
+                // Judged rightly or not (rule I6).
+                let to = self.rng.below(self.nodes.len());
+                self.step(node, Input::Unreachable(self.nodes[to].id))?;
+            }
         }
         self.check()
     }

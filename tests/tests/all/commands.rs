@@ -7,9 +7,14 @@ use std::process::{Command, Output, Stdio};
 
 /// Runs a client command with `input` on its standard input.
 pub(crate) fn run(dev: &Dev, arguments: &[&str], input: &[u8]) -> Output {
+    run_at(&dev.grpc, arguments, input)
+}
+
+/// The same, where brokers are at `bootstrap`.
+fn run_at(bootstrap: &str, arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(binary())
         .args(arguments)
-        .env("MILLPOND_BOOTSTRAP", &dev.grpc)
+        .env("MILLPOND_BOOTSTRAP", bootstrap)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -22,7 +27,12 @@ pub(crate) fn run(dev: &Dev, arguments: &[&str], input: &[u8]) -> Output {
 
 /// What a command that succeeds prints.
 pub(crate) fn succeed(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
-    let output = run(dev, arguments, input);
+    succeed_at(&dev.grpc, arguments, input)
+}
+
+/// The same, where brokers are at `bootstrap`.
+pub(crate) fn succeed_at(bootstrap: &str, arguments: &[&str], input: &[u8]) -> String {
+    let output = run_at(bootstrap, arguments, input);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
     String::from_utf8(output.stdout).expect("the output is text")
@@ -30,7 +40,12 @@ pub(crate) fn succeed(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
 
 /// The one line that a command prints when it fails.
 pub(crate) fn fail(dev: &Dev, arguments: &[&str], input: &[u8]) -> String {
-    let output = run(dev, arguments, input);
+    fail_at(&dev.grpc, arguments, input)
+}
+
+/// The same, where brokers are at `bootstrap`.
+pub(crate) fn fail_at(bootstrap: &str, arguments: &[&str], input: &[u8]) -> String {
+    let output = run_at(bootstrap, arguments, input);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
     assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{arguments:?}: {stderr}");

@@ -12,6 +12,7 @@ use millpond_sdk::{
 use millpond_tests::brokers::TestBrokers;
 use millpond_tests::fleet::{Fleet as ProcessFleet, FleetOptions};
 use millpond_tests::http;
+use millpond_tests::process::binary;
 use millpond_tests::tools::{Tool, repository, skip};
 use object_store::memory::InMemory;
 use std::collections::BTreeMap;
@@ -222,6 +223,33 @@ async fn readers_are_served_in_their_rack() {
     fleet.brokers.stop().await;
 }
 
+/// `consume --rack`, and `--read-from any`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consume_reads_in_the_rack_it_is_told_and_replays_from_any_broker() {
+    let fleet = Fleet::start(1).await;
+    let (leader, follower, _) = fleet.roles(0).await;
+    fleet.publish(0, 0..500).await;
+    let bootstrap = fleet.brokers.bootstrap();
+    let rack = format!("r{follower}");
+    let consume = async |arguments: &[&str]| {
+        let mut command = tokio::process::Command::new(binary());
+        command.args(["consume", TOPIC, "--bootstrap", &bootstrap, "--until-end", "--format", "%o\\n"]).args(arguments);
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("`millpond` starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let offsets = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(offsets.lines().map(|line| line.parse().ok()).eq((0..500).map(Some)), "{offsets}");
+    };
+    consume(&["--rack", &rack]).await;
+    assert_eq!(fetched_bytes(&fleet.brokers, leader).await, 0.0, "nothing crossed the racks");
+    Admin::new(&fleet.client).flush_topic(TOPIC).await.expect("the bucket is there");
+    consume(&["--rack", &format!("r{leader}"), "--read-from", "any"]).await;
+    let by_leader = fetched_bytes(&fleet.brokers, leader).await;
+    assert!(by_leader > 0.0, "it is a broker like the others");
+    consume(&["--rack", &rack, "--read-from", "any"]).await;
+    assert_eq!(fetched_bytes(&fleet.brokers, leader).await, by_leader);
+    fleet.brokers.stop().await;
+}
+
 /// A producer and two consumers, one of them near a follower, while each broker in turn goes away and comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_follow_leaders_that_move_and_see_every_record_once_in_order() {
@@ -390,6 +418,13 @@ async fn confluent_kafka_follows_leaders_that_move() {
         fleet.wait_until_ready().await;
         fleet.wait_until_in_sync().await;
     }
+    // Case F18: it asks new leaders whether their log is the one that it has read, and goes on where it was.
+    let mut asked = 0;
+    for broker in 0..3 {
+        let (_, metrics) = http::get(&fleet.http(broker), "/metrics").await.expect("it is up");
+        asked += metrics.lines().filter(|line| line.contains("\"OffsetForLeaderEpoch\"")).count();
+    }
+    assert!(asked > 0, "librdkafka looks for what was truncated");
     // The end of its input asks it to end.
     drop(client.stdin.take());
     let last = said.next_line().await.expect("it speaks");
@@ -399,6 +434,73 @@ async fn confluent_kafka_follows_leaders_that_move() {
     let count: u64 = last.and_then(|line| line.split(' ').next()?.parse().ok()).expect("how many");
     assert!(count > 1_000, "{count} records");
     fleet.stop().await;
+}
+
+/// Case F18: whoever leads next knows of all that was acknowledged, from its first answer on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_of_epochs_are_never_below_what_was_acknowledged() {
+    const ROUNDS: u32 = 5;
+    const EACH: u32 = 300;
+    let mut fleet = ProcessFleet::start(&FleetOptions::new(3)).await.expect("it needs nothing but this machine");
+    let client = fleet.connect().await;
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    for round in 0..ROUNDS {
+        let partition = fleet.wait_until_in_sync().await.remove(0).partitions.remove(0);
+        let (leader, epoch) = (partition.leader.expect("it is led").0 as usize, partition.leader_epoch.0.cast_signed());
+        let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+        let mut acknowledged = 0;
+        let mut deliveries = Vec::new();
+        for number in 0..2 * EACH {
+            let record = ProducerRecord::new(TOPIC).partition(0).value(number.to_be_bytes().to_vec());
+            deliveries.push(producer.send(record).await.expect("there is room"));
+        }
+        // The rest is on its way when the leader dies.
+        let rest = deliveries.split_off(EACH as usize);
+        for delivery in deliveries {
+            acknowledged = delivery.await.expect("acknowledged").offset.expect("it was").0 + 1;
+        }
+        fleet.kill(leader);
+        let followers: Vec<usize> = (0..3).filter(|broker| *broker != leader).collect();
+        let (end_epoch, end) = first_end_of(&fleet, &followers, epoch).await;
+        assert_eq!(end_epoch, epoch, "round {round}: records of it were acknowledged");
+        assert!(
+            end >= acknowledged.cast_signed(),
+            "round {round}: {end} is below {acknowledged}, which was acknowledged"
+        );
+        for delivery in rest {
+            delivery.await.expect("acknowledged by the next leader");
+        }
+        producer.close().await;
+        fleet.restart(leader).await;
+    }
+    fleet.stop().await;
+}
+
+/// The first answer that any of the brokers gives to where an epoch ends.
+async fn first_end_of(fleet: &ProcessFleet, brokers: &[usize], epoch: i32) -> (i32, i64) {
+    let partition =
+        kafka::offset_for_leader_epoch_request::OffsetForLeaderPartition::default().with_leader_epoch(epoch);
+    let asked = kafka::offset_for_leader_epoch_request::OffsetForLeaderTopic::default()
+        .with_topic(wire::name(TOPIC))
+        .with_partitions(vec![partition.with_current_leader_epoch(-1)]);
+    let request = kafka::OffsetForLeaderEpochRequest::default().with_topics(vec![asked]);
+    let mut doors = Vec::new();
+    for broker in brokers {
+        doors.push(Connection::to(&fleet.kafka(*broker)).await);
+    }
+    loop {
+        for door in &mut doors {
+            let answer = door.call(4, &request).await;
+            let told = &answer.topics[0].partitions[0];
+            match told.error_code {
+                0 => return (told.leader_epoch, told.end_offset),
+                refused => assert_eq!(refused, NOT_LEADER),
+            }
+        }
+        tokio::task::yield_now().await;
+    }
 }
 
 /// A leader that says nothing any more, though its connections stand: a producer and a consumer go on with the next one, long before
@@ -432,4 +534,59 @@ async fn clients_leave_a_leader_that_stands_still() {
     assert_eq!(next(&mut consumer, 1).await, [2]);
     producer.close().await;
     fleet.stop().await;
+}
+
+/// Replicas that an operator chooses are where he says, and what cannot be is refused as Kafka does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kafka_clients_choose_the_replicas_of_a_topic() {
+    let brokers = TestBrokers::start(3, Arc::new(InMemory::new())).await;
+    let mut kafka = Connection::to(&brokers.addresses(0).kafka).await;
+    let request = |name: &str, numbers: (i32, i16), assignments: &[&[i32]], validate_only| {
+        let assignment = |(partition, brokers): (i32, &&[i32])| {
+            kafka::create_topics_request::CreatableReplicaAssignment::default()
+                .with_partition_index(partition)
+                .with_broker_ids(brokers.iter().map(|id| (*id).into()).collect())
+        };
+        let topic = kafka::create_topics_request::CreatableTopic::default()
+            .with_name(wire::name(name))
+            .with_num_partitions(numbers.0)
+            .with_replication_factor(numbers.1)
+            .with_assignments((0..).zip(assignments).map(assignment).collect());
+        kafka::CreateTopicsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(10_000)
+            .with_validate_only(validate_only)
+    };
+    const INVALID_REQUEST: i16 = 42;
+    const INVALID_ASSIGNMENT: i16 = 39;
+    const BY_HAND: (i32, i16) = (-1, -1);
+    for (numbers, assignments, expected) in [
+        ((2, -1), &[&[0][..], &[1]][..], INVALID_REQUEST),
+        ((-1, 1), &[&[0][..]], INVALID_REQUEST),
+        (BY_HAND, &[&[][..]], INVALID_ASSIGNMENT),
+        (BY_HAND, &[&[0, 1][..], &[0]], INVALID_ASSIGNMENT),
+        (BY_HAND, &[&[0, 1][..], &[2, 2]], INVALID_ASSIGNMENT),
+        (BY_HAND, &[&[0, 7][..]], INVALID_ASSIGNMENT),
+        (BY_HAND, &[&[2, 0][..], &[1, 2]], 0),
+    ] {
+        for version in [2, 7] {
+            let answer = kafka.call(version, &request("t", numbers, assignments, true)).await;
+            let told = &answer.topics[0];
+            assert_eq!(told.error_code, expected, "{numbers:?} {assignments:?}: {told:?}");
+            assert_eq!(told.error_message.is_some(), expected != 0);
+        }
+    }
+    let assignments: &[&[i32]] = &[&[2, 0], &[1, 2], &[0, 1]];
+    let made = kafka.call(7, &request("t", BY_HAND, assignments, false)).await;
+    let made = &made.topics[0];
+    assert_eq!((made.error_code, made.num_partitions, made.replication_factor), (0, 3, 2));
+    let client = Client::connect(&brokers.bootstrap()).await.expect("brokers are up");
+    for (partition, expected) in
+        Admin::new(&client).describe_topic("t").await.expect("it was made").partitions.iter().zip(assignments)
+    {
+        let replicas: Vec<i32> = partition.replicas.iter().map(|id| id.0.cast_signed()).collect();
+        assert_eq!(&replicas, expected);
+        assert_eq!(partition.leader.map(|id| id.0.cast_signed()), expected.first().copied(), "the first one leads");
+    }
+    brokers.stop().await;
 }

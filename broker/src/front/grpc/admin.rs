@@ -28,7 +28,8 @@ impl v1::admin_server::Admin for AdminService {
     async fn create_topic(&self, request: Request<v1::CreateTopicRequest>) -> Answer<v1::CreateTopicResponse> {
         let v1::CreateTopicRequest { name, partitions, replication_factor, configs, validate_only } =
             request.into_inner();
-        let topic = NewTopic { name, partitions, replication_factor, configs, validate_only };
+        let assignments = Vec::new();
+        let topic = NewTopic { name, partitions, replication_factor, assignments, configs, validate_only };
         let created = self.broker.create_topic(topic).await;
         answer(created.map(|topic| v1::CreateTopicResponse { topic: Some(convert::topic(topic)) }))
     }

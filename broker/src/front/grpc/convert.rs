@@ -170,6 +170,6 @@ pub(super) fn loss(topic: &str, partition: u32, loss: PartitionLoss) -> v1::Part
 }
 
 pub(super) fn broker(broker: BrokerDescription) -> v1::BrokerDescription {
-    let BrokerDescription { id, rack, grpc, kafka, http } = broker;
+    let BrokerDescription { id, rack, grpc, kafka, http, .. } = broker;
     v1::BrokerDescription { id: id.0, rack, grpc, kafka, http }
 }

@@ -91,6 +91,7 @@ mod tests {
             rack: None,
             grpc: "b:7400".to_owned(),
             kafka: "b:9092".to_owned(),
+            kafka_listeners: std::collections::BTreeMap::new(),
             http: "b:7480".to_owned(),
         };
         let leader = Some(Box::new(CurrentLeader { epoch: LeaderEpoch(7), broker }));

@@ -394,11 +394,12 @@ async fn port()
     super::add_reflection(&mut routes);
     let (shut, down) = oneshot::channel::<()>();
     let down = async move { down.await.unwrap_or_default() };
-    let places = Doors::new(1000).grpc;
+    let places = Doors::new(1000, 1).grpc;
     let budget = Budget::new(256 << 20, 256 << 20);
     let metrics = Arc::new(crate::metrics::Metrics::new(|builder| builder));
+    let accepting = super::Accepting::new(listener, places, super::REFUSAL, super::SILENCE_MAX, None);
     let serve =
-        super::serve_routes(metrics, routes.routes(), budget, places, health, listener, CancellationToken::new(), down);
+        super::serve_routes(metrics, routes.routes(), budget, health, accepting, CancellationToken::new(), down);
     (address, shut, tokio::spawn(serve))
 }
 

@@ -118,7 +118,12 @@ impl ToWire for Option<NextCursor> {
 }
 
 /// The brokers that are alive, and who controls.
-pub(super) fn cluster(broker: &Broker, version: i16, request: &DescribeClusterRequest) -> DescribeClusterResponse {
+pub(super) fn cluster(
+    broker: &Broker,
+    listener: &str,
+    version: i16,
+    request: &DescribeClusterRequest,
+) -> DescribeClusterResponse {
     let refused = match request.endpoint_type {
         BROKERS => None,
         CONTROLLERS => Some((MISMATCHED_ENDPOINT_TYPE, "brokers describe brokers only")),
@@ -133,7 +138,7 @@ pub(super) fn cluster(broker: &Broker, version: i16, request: &DescribeClusterRe
     let cluster = broker.describe_cluster();
     let controller_id = controller_id(broker, &cluster);
     let brokers = cluster.brokers.into_iter().filter_map(|broker| {
-        let (host, port) = dialled(&broker.kafka)?;
+        let (host, port) = dialled(broker.kafka_at(listener)?)?;
         Some(ClusterBroker { broker_id: node_id(broker.id), host, port, rack: broker.rack, is_fenced: false })
     });
     DescribeClusterResponse { cluster_id: cluster.id, controller_id, brokers: brokers.collect(), ..Default::default() }

@@ -4,19 +4,22 @@ use super::connection::{Outcome, Service};
 use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
-use super::{coordinator, describe, fetch, metadata, offsets, produce, producers, topics};
+use super::{coordinator, describe, epochs, fetch, metadata, offsets, produce, producers, topics};
 use crate::Broker;
 use crate::api::ApiError;
 use crate::metrics;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use millpond_log::ErrorCode;
+use std::sync::Arc;
 use tracing::Instrument;
 
 /// The broker, behind the Kafka protocol.
 #[derive(Clone)]
 pub(super) struct Door {
     broker: Broker,
+    /// Name of the listener that the client came in by.
+    listener: Arc<str>,
 }
 
 /// What an answer takes over from its request.
@@ -38,17 +41,17 @@ impl Envelope {
 }
 
 impl Door {
-    pub(super) fn new(broker: Broker) -> Door {
-        Door { broker }
+    pub(super) fn new(broker: Broker, listener: Arc<str>) -> Door {
+        Door { broker, listener }
     }
 
     async fn dispatch(&self, envelope: Envelope, body: Body) -> BoxFuture<'static, Outcome> {
-        let broker = self.broker.clone();
+        let (broker, listener) = (self.broker.clone(), Arc::clone(&self.listener));
         let version = envelope.version;
         // No catch-all: a request in the table without a handler does not build.
         match body {
             Body::Produce(request) => {
-                let settled = produce::begin(&broker, version, request).await;
+                let settled = produce::begin(&broker, &listener, version, request).await;
                 let outcome = move |settled: Result<Option<produce::ProduceResponse>, ApiError>| match settled {
                     Ok(Some(answer)) => Outcome::Answer(envelope.seal(&answer)),
                     Ok(None) => Outcome::Silence,
@@ -57,15 +60,16 @@ impl Door {
                 settled.map(outcome).boxed()
             }
             Body::Fetch(request) => async move {
-                let (body, held) = fetch::answer(&broker, version, request).await;
+                let (body, held) = fetch::answer(&broker, &listener, version, request).await;
                 Outcome::Answer(envelope.seal(&body).holding(held))
             }
             .boxed(),
             Body::ListOffsets(request) => {
                 answer(envelope, async move { offsets::answer(&broker, version, request).await })
             }
+            Body::OffsetForLeaderEpoch(request) => answer(envelope, async move { epochs::answer(&broker, request) }),
             Body::Metadata(request) => {
-                answer(envelope, async move { metadata::answer(&broker, version, request).await })
+                answer(envelope, async move { metadata::answer(&broker, &listener, version, request).await })
             }
             Body::FindCoordinator(request) => answer(envelope, std::future::ready(coordinator::answer(request))),
             Body::ApiVersions(request) => {
@@ -81,7 +85,7 @@ impl Door {
                 answer(envelope, async move { topics::delete(&broker, version, request).await })
             }
             Body::DescribeCluster(request) => {
-                answer(envelope, async move { describe::cluster(&broker, version, &request) })
+                answer(envelope, async move { describe::cluster(&broker, &listener, version, &request) })
             }
             Body::DescribeTopicPartitions(request) => {
                 answer(envelope, async move { describe::topic_partitions(&broker, request) })

@@ -115,7 +115,12 @@ pub(super) fn answer_bytes_max(max_bytes: i32) -> usize {
 }
 
 /// Reads what the request asks for. What is held with the answer is held until it was sent.
-pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest) -> (FetchResponse, Held) {
+pub(super) async fn answer(
+    broker: &Broker,
+    listener: &str,
+    version: i16,
+    request: FetchRequest,
+) -> (FetchResponse, Held) {
     if !FULL_REQUEST_EPOCHS.contains(&request.session_epoch) {
         return (FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..Default::default() }, Held::default());
     }
@@ -139,7 +144,7 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: FetchRequest)
     };
     assert_eq!(answers.len(), places.len(), "the broker answers each partition that it was asked for");
     let throttle_time_ms = throttle_ms(answers.iter().filter_map(|answer| answer.error.as_ref()));
-    let mut leaders = Leaders::since(LEADERS_SINCE, version);
+    let mut leaders = Leaders::since(LEADERS_SINCE, version, listener);
     for ((topic, partition), answer) in places.into_iter().zip(answers) {
         let data = &mut topics[topic].partitions[partition];
         *data = partition_data(data.index, answer, &mut leaders);
@@ -200,7 +205,7 @@ fn wanted(topic: TopicRef, asked: FetchPartition, reader: &Reader) -> Result<Bro
     })
 }
 
-fn partition_data(index: i32, fetched: FetchedPartition, leaders: &mut Leaders) -> PartitionData {
+fn partition_data(index: i32, fetched: FetchedPartition, leaders: &mut Leaders<'_>) -> PartitionData {
     if let Some(error) = fetched.error {
         let current_leader = leaders.name(&error);
         return PartitionData { index, error_code: error.code.kafka(), current_leader, ..Default::default() };

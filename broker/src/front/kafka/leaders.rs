@@ -21,22 +21,24 @@ responses! {
 }
 
 /// The leaders that one answer names.
-pub(super) struct Leaders {
+pub(super) struct Leaders<'a> {
+    /// Name of the listener that the client came in by.
+    listener: &'a str,
     /// The request's version has fields for them.
     told: bool,
     endpoints: BTreeMap<i32, NodeEndpoint>,
 }
 
-impl Leaders {
+impl<'a> Leaders<'a> {
     /// Those of an answer in `version`, to a request that is told leaders from version `since` on.
-    pub(super) fn since(since: i16, version: i16) -> Leaders {
-        Leaders { told: version >= since, endpoints: BTreeMap::new() }
+    pub(super) fn since(since: i16, version: i16, listener: &'a str) -> Leaders<'a> {
+        Leaders { listener, told: version >= since, endpoints: BTreeMap::new() }
     }
 
     /// The leader that an error names, if the client is told; noted for `endpoints`.
     pub(super) fn name(&mut self, error: &ApiError) -> Option<LeaderIdAndEpoch> {
         let CurrentLeader { epoch, broker } = error.leader.as_deref().filter(|_| self.told)?;
-        let (host, port) = dialled(&broker.kafka)?;
+        let (host, port) = dialled(broker.kafka_at(self.listener)?)?;
         let node_id = node_id(broker.id);
         self.endpoints.insert(node_id, NodeEndpoint { node_id, host, port, rack: broker.rack.clone() });
         Some(LeaderIdAndEpoch { leader_id: node_id, leader_epoch: epoch.0.cast_signed() })
@@ -60,6 +62,7 @@ mod tests {
             rack: Some("r1".to_owned()),
             grpc: String::new(),
             kafka: kafka.to_owned(),
+            kafka_listeners: BTreeMap::new(),
             http: String::new(),
         };
         let leader = Some(Box::new(CurrentLeader { epoch: LeaderEpoch(7), broker }));
@@ -68,7 +71,7 @@ mod tests {
 
     #[test]
     fn each_leader_is_named_with_its_partition_and_reached_once() {
-        let mut leaders = Leaders::since(10, 10);
+        let mut leaders = Leaders::since(10, 10, "default");
         for (broker, kafka) in [(2, "b:9092"), (1, "[::1]:9093"), (2, "b:9092")] {
             let named = leaders.name(&error(broker, kafka)).expect("it is told");
             assert_eq!((named.leader_id, named.leader_epoch), (broker.cast_signed(), 7));
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn older_clients_are_told_nothing() {
-        let mut leaders = Leaders::since(16, 15);
+        let mut leaders = Leaders::since(16, 15, "default");
         assert!(leaders.name(&error(2, "b:9092")).is_none());
         assert!(leaders.endpoints().is_none());
     }

@@ -71,7 +71,12 @@ responses! {
 }
 
 /// Describes the topics asked for, creating what is missing where both sides allow it.
-pub(super) async fn answer(broker: &Broker, version: i16, request: MetadataRequest) -> MetadataResponse {
+pub(super) async fn answer(
+    broker: &Broker,
+    listener: &str,
+    version: i16,
+    request: MetadataRequest,
+) -> MetadataResponse {
     let asked = match request.topics {
         // Version 0 has no null: there an empty list means all.
         Some(topics) if version > 0 || !topics.is_empty() => Some(topics),
@@ -91,7 +96,7 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: MetadataReque
     // After the topics: a topic that was made just now may have woken a broker that the list should name.
     let cluster = broker.describe_cluster();
     MetadataResponse {
-        brokers: cluster.brokers.iter().filter_map(metadata_broker).collect(),
+        brokers: cluster.brokers.iter().filter_map(|known| metadata_broker(known, listener)).collect(),
         controller_id: controller_id(broker, &cluster),
         cluster_id: Some(cluster.id),
         topics: topics.into_iter().map(|topic| metadata_topic(version, topic)).collect(),
@@ -165,9 +170,9 @@ fn metadata_partition(partition: &PartitionDescription) -> MetadataPartition {
     }
 }
 
-/// A broker with its Kafka address. `None` where it has none that a client could dial.
-fn metadata_broker(broker: &BrokerDescription) -> Option<MetadataBroker> {
-    let (host, port) = dialled(&broker.kafka)?;
+/// A broker with the address of its listener of this name. `None` where it has none that a client could dial.
+fn metadata_broker(broker: &BrokerDescription, listener: &str) -> Option<MetadataBroker> {
+    let (host, port) = dialled(broker.kafka_at(listener)?)?;
     Some(MetadataBroker { node_id: node_id(broker.id), host, port, rack: broker.rack.clone() })
 }
 
@@ -203,10 +208,11 @@ mod tests {
                 id: BrokerId(7),
                 rack: None,
                 grpc: String::new(),
-                kafka: address.to_owned(),
+                kafka: "unused:1".to_owned(),
+                kafka_listeners: [("TLS".to_owned(), address.to_owned())].into(),
                 http: String::new(),
             };
-            let found = metadata_broker(&broker).map(|broker| (broker.host, broker.port));
+            let found = metadata_broker(&broker, "TLS").map(|broker| (broker.host, broker.port));
             assert_eq!(found, expected.map(|(host, port)| (host.to_owned(), port)), "{address}");
         };
         check("127.0.0.1:9092", Some(("127.0.0.1", 9092)));

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use millpond_log::ErrorCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// First version that is served. Older ones are advertised all the same, since librdkafka up to 2.8 switches compression off
@@ -76,9 +77,11 @@ responses! {
 /// error means the same request failed, which such a client learns by the loss of its connection (case P8).
 pub(super) async fn begin(
     broker: &Broker,
+    listener: &Arc<str>,
     version: i16,
     request: ProduceRequest,
 ) -> BoxFuture<'static, Result<Option<ProduceResponse>, ApiError>> {
+    let listener = Arc::clone(listener);
     let terms = terms(version, &request);
     let silent = request.acks == 0;
     let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
@@ -112,7 +115,7 @@ pub(super) async fn begin(
                 settled.into_iter().flat_map(|(_, partitions)| partitions).find_map(|(_, result)| result.err());
             return failed.map_or(Ok(None), Err);
         }
-        Ok(Some(answer(version, settled)))
+        Ok(Some(answer(version, &listener, settled)))
     }
     .boxed()
 }
@@ -152,10 +155,10 @@ async fn admit(
 
 type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;
 
-fn answer(version: i16, settled: Settled) -> ProduceResponse {
+fn answer(version: i16, listener: &str, settled: Settled) -> ProduceResponse {
     let results = settled.iter().flat_map(|(_, partitions)| partitions);
     let throttle_time_ms = throttle_ms(results.filter_map(|(_, result)| result.as_ref().err()));
-    let mut leaders = Leaders::since(LEADERS_SINCE, version);
+    let mut leaders = Leaders::since(LEADERS_SINCE, version, listener);
     let topic = |(name, partitions): (String, Vec<_>)| {
         let partitions = partitions.into_iter().map(|(index, result)| produced(index, result, &mut leaders)).collect();
         ProducedTopic { name, partitions }
@@ -164,7 +167,7 @@ fn answer(version: i16, settled: Settled) -> ProduceResponse {
     ProduceResponse { topics, throttle_time_ms, node_endpoints: leaders.endpoints() }
 }
 
-fn produced(index: i32, result: Result<Produced, ApiError>, leaders: &mut Leaders) -> ProducedPartition {
+fn produced(index: i32, result: Result<Produced, ApiError>, leaders: &mut Leaders<'_>) -> ProducedPartition {
     match result {
         Ok(produced) => ProducedPartition {
             index,

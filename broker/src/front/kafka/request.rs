@@ -2,6 +2,7 @@
 
 use super::coordinator::FindCoordinatorRequest;
 use super::describe::{DescribeClusterRequest, DescribeTopicPartitionsRequest};
+use super::epochs::OffsetForLeaderEpochRequest;
 use super::fetch::{self, FetchRequest};
 use super::metadata::MetadataRequest;
 use super::offsets::ListOffsetsRequest;
@@ -63,6 +64,7 @@ table! {
     19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
     22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
+    23 OffsetForLeaderEpoch 2..=4 flexible 4 OffsetForLeaderEpochRequest;
     60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
     75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;
 }

@@ -4,7 +4,7 @@ use super::throttle::throttle_ms;
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
 use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
-use millpond_log::{ErrorCode, TopicId};
+use millpond_log::{BrokerId, ErrorCode, TopicId};
 use std::collections::BTreeMap;
 
 /// Kafka's "the broker's default" for a number of partitions or replicas.
@@ -148,10 +148,7 @@ pub(super) async fn delete(broker: &Broker, version: i16, request: DeleteTopicsR
 }
 
 fn new_topic(topic: CreatableTopic, validate_only: bool) -> Result<NewTopic, ApiError> {
-    if !topic.assignments.is_empty() {
-        let message = "replicas are placed by the cluster; ask for a number of partitions and replicas instead";
-        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
-    }
+    let assignments = assigned(topic.assignments)?;
     let partitions = positive(topic.partitions)
         .map_err(|number| ApiError::new(ErrorCode::InvalidPartitions, format!("{number} partitions; use 1 or more")))?;
     let replication_factor = positive(i32::from(topic.replication_factor)).map_err(|number| {
@@ -164,7 +161,22 @@ fn new_topic(topic: CreatableTopic, validate_only: bool) -> Result<NewTopic, Api
         })?;
         configs.insert(name, value);
     }
-    Ok(NewTopic { name: topic.name, partitions, replication_factor, configs, validate_only })
+    Ok(NewTopic { name: topic.name, partitions, replication_factor, assignments, configs, validate_only })
+}
+
+/// The replicas of each partition in order; the request may name them in any.
+fn assigned(mut assignments: Vec<Assignment>) -> Result<Vec<Vec<BrokerId>>, ApiError> {
+    assignments.sort_by_key(|assignment| assignment.partition);
+    let wrong = |message: String| ApiError::new(ErrorCode::InvalidReplicaAssignment, message);
+    let in_turn = |(partition, Assignment { partition: named, brokers }): (usize, Assignment)| {
+        if i32::try_from(partition) != Ok(named) {
+            let message = "the partitions with replicas are not numbered from 0, each once and none left out";
+            return Err(wrong(message.to_owned()));
+        }
+        let broker = |id: i32| u32::try_from(id).map(BrokerId).map_err(|_| wrong(format!("{id} is no broker")));
+        brokers.into_iter().map(broker).collect()
+    };
+    assignments.into_iter().enumerate().map(in_turn).collect()
 }
 
 /// A count, `None` for the broker's default; any other number below 1 is an error.
@@ -214,6 +226,25 @@ mod tests {
     }
 
     #[test]
+    fn assignments_name_each_partition_once() {
+        let of = |partitions: &[(i32, &[i32])]| {
+            let assignment =
+                |&(partition, brokers): &(i32, &[i32])| Assignment { partition, brokers: brokers.to_vec() };
+            assigned(partitions.iter().map(assignment).collect()).map_err(|error| error.code)
+        };
+        assert_eq!(of(&[]), Ok(vec![]));
+        assert_eq!(
+            of(&[(1, &[2, 0]), (0, &[0, 1])]),
+            Ok(vec![vec![BrokerId(0), BrokerId(1)], vec![BrokerId(2), BrokerId(0)]])
+        );
+        for wrong in
+            [&[(1, &[0][..])][..], &[(0, &[0]), (0, &[1])], &[(0, &[0]), (2, &[1])], &[(-1, &[0])], &[(0, &[-1])]]
+        {
+            assert_eq!(of(wrong), Err(ErrorCode::InvalidReplicaAssignment), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn what_the_cluster_cannot_do_is_refused_with_its_own_code() {
         let check = |topic: CreatableTopic, expected| {
             assert_eq!(new_topic(topic, false).map_err(|error| error.code), Err(expected));
@@ -222,7 +253,6 @@ mod tests {
             || CreatableTopic { name: "t".to_owned(), partitions: -1, replication_factor: -1, ..Default::default() };
         check(CreatableTopic { partitions: 0, ..topic() }, ErrorCode::InvalidPartitions);
         check(CreatableTopic { replication_factor: 0, ..topic() }, ErrorCode::InvalidReplicationFactor);
-        check(CreatableTopic { assignments: vec![Assignment::default()], ..topic() }, ErrorCode::InvalidRequest);
         check(CreatableTopic { configs: vec![CreatableConfig::default()], ..topic() }, ErrorCode::InvalidConfig);
         assert!(new_topic(topic(), true).is_ok_and(|topic| topic.validate_only && topic.partitions.is_none()));
     }

@@ -1,10 +1,12 @@
 //! Nodes: a WAL, shards, links and a door each, over one metadata store; and a proxy that cuts connections.
 
+use crate::budget::Connections;
 use crate::config::InternalTls;
 use crate::metrics::Metrics;
 use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::shard::{self, Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
 use crate::partitions::view::{PartitionView, ViewReceiver};
+use crate::peers::strangers::Strangers;
 use crate::peers::{Parts, Peer, Peers};
 use crate::rebuild::Rebuilder;
 use crate::secret::Secret;
@@ -65,6 +67,7 @@ pub(super) struct Settings {
     pub(super) cluster: &'static str,
     pub(super) wal_bytes: u64,
     pub(super) memory_bytes: u64,
+    pub(super) strangers: Strangers,
     /// Whether what streams hand to shards is held back until `release`.
     pub(super) gated: bool,
 }
@@ -77,6 +80,7 @@ impl Default for Settings {
             cluster: CLUSTER,
             wal_bytes: 256 << 20,
             memory_bytes: 8 << 20,
+            strangers: Strangers::new(Connections::new("internal", 64)),
             gated: false,
         }
     }
@@ -141,6 +145,7 @@ impl Node {
             wal_gen,
             grpc: "127.0.0.1:1".to_owned(),
             kafka: "127.0.0.1:2".to_owned(),
+            kafka_listeners: std::collections::BTreeMap::new(),
             http: "127.0.0.1:3".to_owned(),
             internal: settings.secret.as_ref().map(|_| address.clone()),
             rack: None,
@@ -191,6 +196,7 @@ impl Node {
             links: links.clone(),
             shards: gated,
             shard_of,
+            strangers: settings.strangers,
             meter: metrics.meter(),
         });
         tasks.spawn(runner.run());
@@ -233,7 +239,8 @@ impl Node {
         let view = PartitionView { visible: replica.visible(), manifest: Arc::clone(&manifest), epochs };
         let (view, seen) = watch::channel(view);
         self.views.insert(partition, seen);
-        let open = Open { partition, replica, manifest, view, reset_at: Some(Offset(0)) };
+        let (reset_at, known_end) = (Some(Offset(0)), Offset(0));
+        let open = Open { partition, replica, manifest, view, reset_at, known_end };
         self.tell(partition, ShardMsg::Open(Box::new(open)));
         self.tell(partition, ShardMsg::Step { partition, input: Input::Session(Some(self.peer.inc)) });
     }

@@ -1,9 +1,11 @@
 //! Who may speak at the internal door, and what happens to nonsense.
 
 use super::harness::*;
+use crate::budget::Connections;
 use crate::config::InternalTls;
 use crate::peers::caller::{CallError, Dialer};
 use crate::peers::proof::Prover;
+use crate::peers::strangers::Strangers;
 use crate::peers::{Peer, wire};
 use crate::secret::Secret;
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use millpond_proto::internal::replication_client::ReplicationClient;
 use millpond_proto::internal::{ChallengeRequest, Hello, HoldsRequest, Push, PushFrame, ReachRequest};
 use rand::{Rng, RngExt, SeedableRng};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::{Code, Status};
@@ -79,6 +82,70 @@ async fn every_call_needs_its_proof() {
     for node in [node, other] {
         node.end().await;
     }
+}
+
+/// Strangers are few and short-lived, and take no place from those who have proven themselves.
+#[tokio::test]
+async fn strangers_are_bounded_in_number_and_in_time() {
+    let store = store().await;
+    let places = Connections::new("internal", 2);
+    let strangers = Strangers { places: places.clone(), patience: Duration::from_secs(600) };
+    let node = Node::start_as(1, &store, Settings { strangers, ..Settings::default() }).await;
+    let address = address(&node);
+    // Proven ones, more than there are places for strangers: each frees its place by its first call.
+    let mut proven = Vec::new();
+    for id in 2..6 {
+        let caller = rightful(id).call(BrokerId(1), &address).await.expect("there is a place");
+        assert_eq!(places.open(), 1, "the challenge alone proves nobody");
+        caller.client().holds(caller.request(HoldsRequest::default())).await.expect("it is proven");
+        assert_eq!(places.open(), 0);
+        proven.push(caller);
+    }
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        silent.push(TcpStream::connect(&address).await.expect("it listens"));
+    }
+    let turned_away = TcpStream::connect(&address).await.expect("the system accepts it");
+    // There is no place for a third.
+    end_of(turned_away).await;
+    assert_eq!((places.open(), places.refused()), (2, 1));
+    rightful(7).call(BrokerId(1), &address).await.err().expect("nor for a broker that is not proven yet");
+    for caller in &proven {
+        caller.client().holds(caller.request(HoldsRequest::default())).await.expect("they are not touched");
+    }
+    drop(silent);
+    while places.open() > 0 {
+        tokio::task::yield_now().await;
+    }
+    rightful(7).call(BrokerId(1), &address).await.expect("there is a place again");
+    node.end().await;
+
+    let strangers = Strangers { places: places.clone(), patience: Duration::from_millis(50) };
+    let node = Node::start_as(2, &store, Settings { strangers, ..Settings::default() }).await;
+    let address = self::address(&node);
+    let caller = rightful(3).call(BrokerId(2), &address).await;
+    // On a slow machine the time may be over before the proof is there; then there is nothing to keep.
+    let kept = match caller {
+        Ok(caller) => caller.client().holds(caller.request(HoldsRequest::default())).await.is_ok().then_some(caller),
+        Err(_) => None,
+    };
+    let silent = TcpStream::connect(&address).await.expect("it listens");
+    // Its time is over.
+    end_of(silent).await;
+    while places.open() > 0 {
+        tokio::task::yield_now().await;
+    }
+    if let Some(caller) = kept {
+        caller.client().holds(caller.request(HoldsRequest::default())).await.expect("a proven one stays");
+    }
+    node.end().await;
+}
+
+/// Waits until the other side ends a connection on which nothing is said; only its end ends this.
+async fn end_of(mut stream: TcpStream) {
+    let mut said = Vec::new();
+    // What the server says first, its settings, is no answer; a reset is an end.
+    let _ = stream.read_to_end(&mut said).await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use super::harness::*;
 use crate::peers::Peer;
 use millpond_core::replica::Acks;
 use millpond_log::{BrokerId, Offset, PartitionId};
+use millpond_metadata::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -215,4 +216,45 @@ async fn the_session_of_a_killed_broker_is_ended_by_those_who_were_refused() {
     for node in [one, two] {
         node.end().await;
     }
+}
+
+/// The brokers with a session.
+async fn alive(store: &Store) -> Vec<BrokerId> {
+    store.load().await.expect("the store is up").sessions.into_keys().collect()
+}
+
+/// Rule E1a: of three, two are killed at once. Nobody is left whom the third could ask, but it has spoken with both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_of_three_ends_the_sessions_of_those_that_it_has_spoken_with() {
+    let store = store().await;
+    let (one, two, three) = (Node::start(1, &store).await, Node::start(2, &store).await, Node::start(3, &store).await);
+    meet(&[&one, &two, &three]);
+    while one.metric("millpond_peer_connects_total{lane=\"live\"}") < 2 {
+        tokio::task::yield_now().await;
+    }
+    tokio::join!(two.end(), three.end());
+    let gone = async {
+        let mut again = tokio::time::interval(Duration::from_millis(10));
+        while alive(&store).await != [BrokerId(1)] {
+            again.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("both sessions are ended");
+    one.end().await;
+}
+
+/// Rule E1a: a broker that is refused everywhere, and was never let in, may be at fault itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_spoken_with_nobody_ends_no_session() {
+    let store = store().await;
+    let (one, two, three) = (Node::start(1, &store).await, Node::start(2, &store).await, Node::start(3, &store).await);
+    let peers = [&one, &two, &three].map(|node| (node.id(), node.peer.clone()));
+    tokio::join!(two.end(), three.end());
+    one.peers.set(BTreeMap::from(peers));
+    // Each time it was refused by one, it has looked for somebody to ask before it tries again.
+    while one.metric("millpond_peer_losses_total{lane=\"live\"}") < 10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(alive(&store).await, [BrokerId(1), BrokerId(2), BrokerId(3)]);
+    one.end().await;
 }

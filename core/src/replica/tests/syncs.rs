@@ -89,6 +89,46 @@ fn an_idle_follower_that_holds_everything_does_not_lag() {
 }
 
 #[test]
+fn whom_no_way_leads_to_leaves_at_once_where_the_others_are_enough_and_comes_back_once_it_answers() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, None), Acks::All);
+    leader.sync();
+    leader.acknowledge(PEER, 1, 1);
+    let seen = leader.step(Input::Unreachable(THIRD.broker));
+    assert_eq!(seen.proposals.len(), 1, "rule I6");
+    assert_eq!(&seen.proposals[0].record.isr[..], [ME, PEER]);
+    assert_eq!(leader.hw(), 0, "rule I3");
+    let alive = [ME, PEER, THIRD];
+    let confirmed = leader.step(Input::Assigned(assigned(2, 1, &[ME, PEER], 2, &alive)));
+    assert_eq!((confirmed.answers, confirmed.proposals), (vec![(1, Ok(0))], vec![]));
+    // The other one is needed: it stays, until it has lagged for too long.
+    leader.produce(2, batch(1, None), Acks::All);
+    leader.sync();
+    assert_eq!(leader.step(Input::Unreachable(PEER.broker)).proposals, []);
+    leader.acknowledge(PEER, 1, 2);
+    assert_eq!(leader.hw(), 2);
+    let back = leader.acknowledge(THIRD, 1, 2);
+    assert_eq!(back.proposals.len(), 1, "rule I5");
+    assert_eq!(back.proposals[0].joining, Some(live(THIRD)));
+}
+
+#[test]
+fn whom_no_way_leads_to_does_not_leave_for_nothing_nor_join_meanwhile() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, None), Acks::All);
+    leader.sync();
+    leader.acknowledge(PEER, 1, 1);
+    leader.acknowledge(THIRD, 1, 1);
+    assert_eq!(leader.step(Input::Unreachable(THIRD.broker)).proposals, [], "it holds everything");
+    leader.produce(2, batch(1, None), Acks::All);
+    let seen = leader.sync();
+    assert_eq!(seen.proposals.iter().map(|proposal| &proposal.record.isr[..]).collect::<Vec<_>>(), [&[ME, PEER][..]]);
+    // It held everything committed when it left, which would be enough to come back.
+    let confirmed = leader.step(Input::Assigned(assigned(2, 1, &[ME, PEER], 2, &[ME, PEER, THIRD])));
+    assert_eq!(confirmed.proposals, []);
+}
+
+#[test]
 fn who_holds_the_committed_log_and_that_of_the_election_joins_and_counts_from_then_on() {
     let mut leader = fresh();
     leader.step(Input::Assigned(assigned(1, 1, &[ME], 1, &[ME])));

@@ -141,3 +141,22 @@ fn an_open_proposal_is_settled_before_the_election() {
     let heirs: Vec<_> = confirmed.proposals.iter().map(|proposal| (proposal.base, proposal.heir)).collect();
     assert_eq!(heirs, [(2, Some(live(PEER)))]);
 }
+
+/// Whoever asks may have heard of the ISR before the leader has.
+#[test]
+fn a_wish_waits_for_an_heir_that_is_about_to_be_in_sync() {
+    let mut leader = leader_of_three();
+    leader.step(Input::Assigned(assigned(2, 1, &[ME, PEER], 2, &[ME, PEER, THIRD])));
+    leader.step(wish(1, THIRD));
+    assert_eq!(leader.replica.hands_over_to(), None);
+    assert_eq!(leader.produce(1, batch(1, None), Acks::Leader).appended.len(), 1, "it goes on admitting");
+    leader.step(Input::Assigned(assigned(3, 1, &[ME, PEER, THIRD], 2, &[ME, PEER, THIRD])));
+    assert_eq!(leader.replica.hands_over_to(), Some(THIRD.broker));
+
+    let mut leader = leader_of_three();
+    leader.step(Input::Assigned(assigned(2, 1, &[ME, PEER], 2, &[ME, PEER, THIRD])));
+    leader.step(wish(1, THIRD));
+    leader.now_ms += WITHIN_MS;
+    leader.step(Input::Assigned(assigned(3, 1, &[ME, PEER, THIRD], 2, &[ME, PEER, THIRD])));
+    assert_eq!(leader.replica.hands_over_to(), None, "its time is over");
+}

@@ -819,6 +819,7 @@ async fn register(store: &Store, disk_inc: Incarnation) -> Session {
             wal_gen: WalGen(9),
             grpc: "127.0.0.1:1".to_owned(),
             kafka: "127.0.0.1:2".to_owned(),
+            kafka_listeners: std::collections::BTreeMap::new(),
             http: "127.0.0.1:3".to_owned(),
             internal: None,
             rack: None,

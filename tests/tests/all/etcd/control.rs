@@ -2,9 +2,11 @@
 
 use super::{VERSIONS, cluster, connect};
 use millpond_core::controller::{Controller, Limits, Member, Vacancy, View};
+use millpond_core::election::elect;
 use millpond_core::placement::{Host, Load, Placer};
 use millpond_core::records::{Leader, SessionRecord};
 use millpond_core::replica::Live;
+use millpond_core::rules::Rules;
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, TopicId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::Kv;
@@ -61,7 +63,8 @@ async fn ten_thousand_partitions_have_leaders_after_a_death() {
         let vacancies = view.vacancies();
         let election = |vacancy: &Vacancy| {
             let seen = &image.partitions[&vacancy.partition];
-            let next = view.elected(&seen.value, &BTreeMap::new()).expect("two of three live");
+            let next =
+                elect(&seen.value, &view.live(&seen.value), &BTreeMap::new(), Rules::ALL).expect("two of three live");
             Election::of(vacancy.partition, seen, next)
         };
         let elections: Vec<Election> = vacancies.iter().map(election).collect();
@@ -94,7 +97,8 @@ async fn ten_thousand_partitions_have_leaders_after_a_death() {
 async fn register(store: &Store, broker: u32) -> Session {
     let at = |port: u32| format!("127.0.0.1:{}", port + broker);
     let wal_gen = WalGen(100 + u64::from(broker));
-    let record = SessionRecord { wal_gen, grpc: at(7400), kafka: at(9092), http: at(7480), internal: None, rack: None };
+    let (grpc, kafka, http, kafka_listeners) = (at(7400), at(9092), at(7480), BTreeMap::new());
+    let record = SessionRecord { wal_gen, grpc, kafka, kafka_listeners, http, internal: None, rack: None };
     let (broker, disk_inc, durable_lsn) = (BrokerId(broker), Incarnation(0), Lsn(0));
     let ttl = Duration::from_secs(60);
     match store.register_broker(&Registration { broker, record, disk_inc, durable_lsn, ttl }).await {

@@ -92,6 +92,53 @@ async fn latest(kafka: &mut Connection, version: i16, current: i32) -> (i16, i64
     (found.error_code, found.offset)
 }
 
+/// Where epoch `asked` ends, for a client that knows `current`: error, epoch and offset.
+async fn end_of(kafka: &mut Connection, version: i16, current: i32, asked: i32) -> (i16, i32, i64) {
+    let partition = kafka::offset_for_leader_epoch_request::OffsetForLeaderPartition::default()
+        .with_current_leader_epoch(current)
+        .with_leader_epoch(asked);
+    let asked = kafka::offset_for_leader_epoch_request::OffsetForLeaderTopic::default()
+        .with_topic(name("t"))
+        .with_partitions(vec![partition]);
+    let request = kafka::OffsetForLeaderEpochRequest::default().with_topics(vec![asked]);
+    let answer = kafka.call(version, &request).await;
+    let end = &answer.topics[0].partitions[0];
+    (end.error_code, end.leader_epoch, end.end_offset)
+}
+
+/// Case F18; rules F2 and R1.
+#[tokio::test]
+async fn a_reader_is_told_where_the_epoch_ends_that_it_has_read() {
+    let mut log = TwoEpochs::start().await;
+    let (first, second) = (log.first as i32, log.second as i32);
+    assert!(first > 0, "there is an epoch before the first");
+    for tiered in [false, true] {
+        if tiered {
+            let client = Client::connect(log.broker.grpc()).await.expect("the broker is up");
+            Admin::new(&client).flush_topic("t").await.expect("the object store is there");
+        }
+        for (current, asked, expected) in [
+            (second, first, (0, first, 2)),
+            (-1, first, (0, first, 2)),
+            (second, second, (0, second, 4)),
+            // An epoch without records between the two ends where the one before it does; one before all, where the log begins.
+            (second, second - 1, (0, if second - 1 > first { first } else { second - 1 }, 2)),
+            (second, first - 1, (0, first - 1, 0)),
+            (second, -1, (0, -1, -1)),
+            (first, first, (FENCED_LEADER_EPOCH, -1, -1)),
+            (second + 1, second, (UNKNOWN_LEADER_EPOCH, -1, -1)),
+            // Nobody may take it for a loss that this leader has not heard of a later epoch.
+            (-1, second + 1, (UNKNOWN_LEADER_EPOCH, -1, -1)),
+        ] {
+            for version in 2..=4 {
+                let found = end_of(&mut log.kafka, version, current, asked).await;
+                assert_eq!(found, expected, "epoch {asked} of a client in {current}, version {version}");
+            }
+        }
+    }
+    log.broker.stop().await;
+}
+
 #[tokio::test]
 async fn a_client_that_knows_another_leader_epoch_gets_no_offset_and_no_record() {
     let mut log = TwoEpochs::start().await;

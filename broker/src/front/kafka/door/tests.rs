@@ -5,6 +5,7 @@ use super::super::describe::{
     ClusterBroker, DescribeClusterResponse, DescribeTopicPartitionsResponse, DescribedPartition, DescribedTopic,
     NextCursor,
 };
+use super::super::epochs::{EpochEndPartition, EpochEndTopic, OffsetForLeaderEpochResponse};
 use super::super::fetch::{AbortedTransaction, EpochEndOffset, FetchResponse, FetchedTopic, PartitionData};
 use super::super::leaders::{LeaderIdAndEpoch, NodeEndpoint};
 use super::super::metadata::{MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic};
@@ -212,6 +213,18 @@ fn metadata_is_read() {
         assert_eq!(partition.leader_epoch, if version >= 7 { 3 } else { -1 });
         assert_eq!((nodes(&partition.replica_nodes), nodes(&partition.isr_nodes)), (vec![2, 4], vec![2]));
         assert_eq!(nodes(&partition.offline_replicas), if version >= 5 { vec![4] } else { vec![] });
+    });
+}
+
+#[test]
+fn ends_of_epochs_are_read() {
+    let end = EpochEndPartition { error_code: 75, index: 1, leader_epoch: 3, end_offset: 1 << 40 };
+    let topic = EpochEndTopic { name: "t".to_owned(), partitions: vec![end] };
+    let answer = OffsetForLeaderEpochResponse { throttle_time_ms: 2, topics: vec![topic] };
+    check(Api::OffsetForLeaderEpoch, &answer, |_, read: theirs::OffsetForLeaderEpochResponse| {
+        assert_eq!((read.throttle_time_ms, read.topics[0].topic.as_str()), (2, "t"));
+        let end = &read.topics[0].partitions[0];
+        assert_eq!((end.error_code, end.partition, end.leader_epoch, end.end_offset), (75, 1, 3, 1 << 40));
     });
 }
 

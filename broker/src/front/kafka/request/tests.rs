@@ -245,6 +245,28 @@ fn list_offsets_is_read() {
 }
 
 #[test]
+fn offset_for_leader_epoch_is_read() {
+    let body = |version: i16| {
+        let partition = theirs::offset_for_leader_epoch_request::OffsetForLeaderPartition::default()
+            .with_partition(1)
+            .with_current_leader_epoch(8)
+            .with_leader_epoch(7);
+        let asked = theirs::offset_for_leader_epoch_request::OffsetForLeaderTopic::default()
+            .with_topic(topic("t"))
+            .with_partitions(vec![partition]);
+        let request = theirs::OffsetForLeaderEpochRequest::default().with_topics(vec![asked]);
+        if version >= 3 { request.with_replica_id((-1).into()) } else { request }
+    };
+    check(Api::OffsetForLeaderEpoch, body, |version, body| {
+        let Body::OffsetForLeaderEpoch(request) = body else { panic!("{body:?}") };
+        assert_eq!(request.replica_id, if version >= 3 { -1 } else { -2 }, "version {version}");
+        let partition = &request.topics[0].partitions[0];
+        let epochs = (partition.current_leader_epoch, partition.leader_epoch);
+        assert_eq!((request.topics[0].name.as_str(), partition.index, epochs), ("t", 1, (8, 7)));
+    });
+}
+
+#[test]
 fn metadata_is_read() {
     let body = |version: i16| {
         let named = theirs::metadata_request::MetadataRequestTopic::default().with_name(Some(topic("t")));

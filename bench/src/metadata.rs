@@ -1,0 +1,58 @@
+//! What a fleet asks of its metadata store while it takes in as much as it can: transactions beside objects uploaded, both by the
+//! brokers' own metrics. Goal: a constant, which is measured on the idle fleet, and 1.2 transactions for each object at most.
+
+use crate::Result;
+use crate::bare::{Watch, wait};
+use crate::millpond::Dev;
+use std::path::Path;
+use std::time::Duration;
+
+const BROKERS: usize = 3;
+
+/// How long the idle fleet is looked at.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Partitions, records and bytes of a value: few large partitions, whose tails fill objects of their own, and many small ones, whose tails
+/// share them.
+const LOADS: [(u32, u64, u64); 2] = [(6, 160_000, 16 << 10), (600, 1_500_000, 512)];
+
+pub(crate) fn run(dir: &Path) -> Result<()> {
+    println!(
+        "| partitions | MiB/s | objects | transactions | idle transactions/s | transactions per object beyond idle |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (partitions, records, size) in LOADS {
+        let dev = Dev::start_fleet(&dir.join(partitions.to_string()), BROKERS)?;
+        // Segments close by age in the second load: ten seconds are the shortest that the tierer looks at.
+        let create =
+            ["topic", "create", "bench", "--partitions", &partitions.to_string(), "--config", "segment.ms=10000"];
+        dev.run(&create)?;
+        dev.run(&["cluster", "wait", "--isr-full"])?;
+        let (idle, _) = counts(&dev)?;
+        wait(IDLE);
+        let (before, uploads) = counts(&dev)?;
+        let idle_rate = (before - idle) as f64 / IDLE.as_secs_f64();
+        let watch = Watch::begin();
+        let report =
+            dev.bench(&["produce", "bench", "--records", &records.to_string(), "--size", &size.to_string()], records)?;
+        let produced_in = watch.ms() / 1e3;
+        dev.run(&["topic", "flush", "bench"])?;
+        let (after, uploaded) = counts(&dev)?;
+        let (sent, objects) = (after - before, uploaded - uploads);
+        let beyond = sent as f64 - idle_rate * watch.ms() / 1e3;
+        let speed = (records * size) as f64 / f64::from(1 << 20) / produced_in;
+        drop(report);
+        println!(
+            "| {partitions} | {speed:.0} | {objects} | {sent} | {idle_rate:.2} | {:.2} |",
+            beyond / objects.max(1) as f64
+        );
+        dev.stop()?;
+    }
+    Ok(())
+}
+
+/// Transactions sent, whatever came of them, and objects uploaded, by all brokers.
+fn counts(dev: &Dev) -> Result<(u64, u64)> {
+    let transactions = dev.counted("millpond_metadata_requests_total", &["operation=\"txn\""])?;
+    Ok((transactions, dev.counted("millpond_uploads_total", &[])?))
+}

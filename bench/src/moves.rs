@@ -1,0 +1,95 @@
+//! How long a partition's only replica takes to move to another broker: the tail is copied, synced, in sync, led there, and gone here.
+//! Beside a plain copy of as many bytes on the same disk, with its sync; with 1 GiB and with 10 GiB in the object store. Goals: twice as
+//! long at most, and the same within a fifth, whatever is retained.
+
+use crate::Result;
+use crate::bare::{Watch, copy_seconds};
+use crate::millpond::Dev;
+use crate::tally::{median, ratios};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const BROKERS: usize = 3;
+const ROUNDS: usize = 9;
+
+/// Bytes of one value.
+const VALUE_BYTES: u64 = 16 << 10;
+
+/// Records of the tail: with what batches and records have beside their values just less than the 64 MiB at which a tail is uploaded.
+const TAIL_RECORDS: u64 = 4_000;
+
+/// GiB that the object store holds.
+const RETAINED: [u64; 2] = [1, 10];
+
+/// A move that takes longer is stuck.
+const STUCK_MS: f64 = 60_000.0;
+
+pub(crate) fn run(dir: &Path) -> Result<()> {
+    let dev = Dev::start_fleet(&dir.join("fleet"), BROKERS)?;
+    let create = ["topic", "create", "bench", "--replication-factor", "1", "--config", "min.insync.replicas=1"];
+    // Nothing is uploaded but what is asked for, and nothing expires.
+    let settings = ["--config", "segment.ms=86400000", "--config", "retention.ms=-1"];
+    dev.run(&[&create[..], &settings].concat())?;
+    println!("| retained | move ms | copy + fsync ms | ratio | rounds |\n|---|---|---|---|---|");
+    let mut held = 0;
+    for retained in RETAINED {
+        fill(&dev, retained - held)?;
+        held = retained;
+        measure(&dev, dir, retained)?;
+    }
+    dev.stop()
+}
+
+fn fill(dev: &Dev, gib: u64) -> Result<()> {
+    let records = (gib << 30) / VALUE_BYTES;
+    produce(dev, records)?;
+    dev.run(&["topic", "flush", "bench"])?;
+    Ok(())
+}
+
+fn produce(dev: &Dev, records: u64) -> Result<()> {
+    dev.bench(&["produce", "bench", "--records", &records.to_string(), "--size", &VALUE_BYTES.to_string()], records)?;
+    Ok(())
+}
+
+fn measure(dev: &Dev, dir: &Path, retained: u64) -> Result<()> {
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        produce(dev, TAIL_RECORDS)?;
+        let before = partition(dev)?;
+        let tail = before["tail_bytes"].as_u64().ok_or("a partition without a tail")?;
+        if tail < TAIL_RECORDS * VALUE_BYTES {
+            return Err(format!("the tail is {tail} bytes only: some of it was uploaded").into());
+        }
+        let to = (before["leader"].as_u64().ok_or("a partition without leader")? + 1) % BROKERS as u64;
+        ours.push(move_ms(dev, to)?);
+        let source = dir.join("source");
+        fs::write(&source, vec![0x5a; usize::try_from(tail)?])?;
+        bare.push(copy_seconds(&source, &dir.join("copy"))? * 1e3);
+        dev.run(&["topic", "flush", "bench"])?;
+    }
+    let (ours_ms, bare_ms) = (median(&ours), median(&bare));
+    let (least, most) = ratios(&ours, &bare);
+    println!("| {retained} GiB | {ours_ms:.0} | {bare_ms:.0} | {:.2} | {least:.2} to {most:.2} |", ours_ms / bare_ms);
+    Ok(())
+}
+
+fn partition(dev: &Dev) -> Result<Value> {
+    Ok(dev.json(&["topic", "describe", "bench"])?["partitions"][0].clone())
+}
+
+/// Milliseconds from the command to the moment when the record says that it is done. Seen from outside, by asking again and again.
+fn move_ms(dev: &Dev, to: u64) -> Result<f64> {
+    let watch = Watch::begin();
+    dev.run(&["partition", "move", "bench:0", "--to", &to.to_string()])?;
+    loop {
+        let now = partition(dev)?;
+        if now["leader"] == to && now["replicas"] == serde_json::json!([to]) {
+            return Ok(watch.ms());
+        }
+        if watch.ms() > STUCK_MS {
+            return Err(format!("the partition does not move to {to}: {now}").into());
+        }
+    }
+}

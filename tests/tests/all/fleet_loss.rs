@@ -1,0 +1,291 @@
+//! Three brokers whose complete copies of a partition go one after the other: what is said, what is served, and what brings it back, by
+//! the operator's order or because the topic asks for it (rules B4, E2, E7, F4). Over real processes.
+
+use crate::commands::{fail_at, succeed_at};
+use millpond_proto::v1;
+use millpond_proto::v1::admin_client::AdminClient;
+use millpond_sdk::{
+    Admin, BrokerId, Client, Consumer, ConsumerConfig, NewTopic, Offset, Producer, ProducerConfig, ProducerRecord,
+    StartAt, TopicDescription, TopicPartition,
+};
+use millpond_tests::fleet::{Fleet, FleetOptions};
+use millpond_tests::http;
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::time::Duration;
+
+const TOPIC: &str = "orders";
+
+async fn start(brokers: usize) -> (Fleet, Client) {
+    let fleet = Fleet::start(&FleetOptions::new(brokers)).await.expect("every machine has what it takes");
+    let client = fleet.connect().await;
+    (fleet, client)
+}
+
+/// A topic of one partition, with these settings.
+async fn create(client: &Client, name: &str, replicas: u32, configs: &[(&str, &str)]) {
+    let mut topic = NewTopic::new(name);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(replicas));
+    topic.configs = configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Admin::new(client).create_topic(topic).await.expect("the topic is new");
+}
+
+/// Sends records one by one; each lands at the offset of its number.
+async fn publish(client: &Client, topic: &str, era: &str, numbers: Range<u64>) {
+    let producer = Producer::new(client, ProducerConfig::default()).expect("the defaults are sound");
+    for number in numbers {
+        let record = ProducerRecord::new(topic).value(format!("{era}-{number}"));
+        let written = producer.send(record).await.expect("there is room").await.expect("acknowledged");
+        assert_eq!(written.offset, Some(Offset(number)), "{era}");
+    }
+    producer.close().await;
+}
+
+/// The values at `0..count`.
+async fn read(client: &Client, topic: &str, count: usize) -> Vec<String> {
+    let mut consumer = Consumer::new(client, ConsumerConfig::default());
+    consumer.assign([(TopicPartition::new(topic, 0), StartAt::Earliest)]).await.expect("it can be read");
+    let mut values = Vec::new();
+    while values.len() < count {
+        let records = consumer.poll(Duration::from_secs(20)).await.expect("it can be read");
+        assert!(!records.is_empty(), "only {} of {count} can be read", values.len());
+        values.extend(records.into_iter().map(|record| record.value.expect("not null").to_vec()));
+    }
+    values.into_iter().take(count).map(|value| String::from_utf8(value).expect("text")).collect()
+}
+
+fn values(era: &str, numbers: Range<u64>) -> Vec<String> {
+    numbers.map(|number| format!("{era}-{number}")).collect()
+}
+
+fn named<'a>(topics: &'a [TopicDescription], name: &str) -> Option<&'a TopicDescription> {
+    topics.iter().find(|topic| topic.name == name)
+}
+
+fn leader_of(topics: &[TopicDescription], name: &str) -> Option<BrokerId> {
+    named(topics, name)?.partitions[0].leader
+}
+
+/// The partition, as this very broker sees it.
+async fn seen_by(fleet: &Fleet, broker: usize) -> v1::PartitionDescription {
+    let admin = AdminClient::connect(format!("http://{}", fleet.grpc(broker))).await;
+    let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(TOPIC)) };
+    let described = admin.expect("it is up").describe_topic(request).await.expect("it knows the topic").into_inner();
+    described.topic.expect("it is told of").partitions.remove(0)
+}
+
+/// Waits until a broker says that the partition is lost, or that it is not.
+async fn known_to(fleet: &Fleet, broker: usize, lost: bool) -> v1::PartitionDescription {
+    let told = async {
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            look.tick().await;
+            let seen = seen_by(fleet, broker).await;
+            if seen.loss.is_some() == lost {
+                return seen;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), told).await.expect("every broker hears what the others' disks are")
+}
+
+/// Every broker comes back with an empty disk, each after the other. The first one hears from the others' registrations that the partition
+/// is lost, and does what an operator says, though it was not started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_of_three_wiped_brokers_learns_that_all_is_lost_and_takes_the_order_to_go_on() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 3, &[]).await;
+    publish(&client, TOPIC, "a", 0..20).await;
+    Admin::new(&client).flush_topic(TOPIC).await.expect("the object store is there");
+    publish(&client, TOPIC, "a", 20..50).await;
+    (0..3).for_each(|broker| fleet.kill(broker));
+
+    fleet.wipe(0);
+    fleet.restart(0).await;
+    let first = fleet.pid(0);
+    // The others may come back with all that there was: nothing is lost yet, and nothing can be accepted.
+    let early = seen_by(&fleet, 0).await;
+    assert_eq!((early.leader, early.loss), (None, None));
+    let refused = fail_at(&fleet.grpc(0), &["partition", "accept-loss", "orders:0", "--yes"], b"");
+    assert!(refused.contains("lost nothing"), "{refused}");
+    fleet.wipe(1);
+    fleet.restart(1).await;
+    assert_eq!(seen_by(&fleet, 0).await.loss, None, "the last one may still come back");
+    fleet.wipe(2);
+    fleet.restart(2).await;
+    let known = known_to(&fleet, 0, true).await;
+    assert_eq!(fleet.pid(0), first, "it was not started again");
+    let loss = known.loss.expect("it is lost");
+    assert_eq!((loss.end, &known.isr[..]), (20, &[][..]), "what is in object storage is left");
+    assert!(loss.cause.contains("was empty"), "{}", loss.cause);
+    // From here on it is alone: whatever is asked for, it does.
+    fleet.kill(1);
+    fleet.kill(2);
+    let alone = fleet.connect().await;
+
+    // Rule F4: that can be read; the rest is refused with the reason.
+    assert_eq!(read(&alone, TOPIC, 20).await, values("a", 0..20));
+    let produce = ["produce", TOPIC, "--partition", "0", "--delivery-timeout", "1s"];
+    let refused = fail_at(&fleet.grpc(0), &produce, b"x\n");
+    assert!(refused.contains("accept-loss orders:0 --yes"), "{refused}");
+
+    let accepted = ["partition", "accept-loss", "orders:0", "--yes", "--output", "json"];
+    let accepted: Value = serde_json::from_str(&succeed_at(&fleet.grpc(0), &accepted, b"")).expect("it is JSON");
+    assert_eq!(accepted["accepted"], json!(true));
+    // Two in-sync replicas are wanted again: the others copy what is left, and hear that it is lost no longer.
+    fleet.restart(1).await;
+    fleet.restart(2).await;
+    fleet.wait_until_in_sync().await;
+    publish(&client, TOPIC, "b", 20..40).await;
+    for broker in 0..3 {
+        assert_eq!(known_to(&fleet, broker, false).await.leader, Some(0), "as broker {broker} sees it");
+    }
+    let all = [values("a", 0..20), values("b", 20..40)].concat();
+    assert_eq!(read(&client, TOPIC, 40).await, all);
+    let losses = fleet.store().await.losses().await.expect("the store is up");
+    let ends: Vec<(Offset, Offset)> = losses.iter().map(|(_, loss)| (loss.end, loss.tiered_end)).collect();
+    assert_eq!(ends, [(Offset(20), Offset(20))], "one loss is on record");
+    // Each of them is as good as any.
+    fleet.kill(0);
+    fleet.wait_until("another one leads", |_, topics| leader_of(topics, TOPIC).is_some_and(|it| it.0 != 0)).await;
+    assert_eq!(read(&client, TOPIC, 40).await, all);
+    fleet.stop().await;
+}
+
+/// What is accepted at one broker is lost no longer at the others, which know of the loss as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_was_accepted_elsewhere_is_none_any_more_and_the_most_that_is_left_is_kept() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 3, &[]).await;
+    publish(&client, TOPIC, "a", 0..30).await;
+    (0..3).for_each(|broker| fleet.kill(broker));
+    // Broker 1 takes its disk back after another one has registered in its name: it is another replica, with all of its frames (B1a).
+    let (disk, aside) = (fleet.data_dir(1), fleet.data_dir(1).with_extension("aside"));
+    std::fs::rename(&disk, &aside).expect("it is a folder");
+    fleet.restart(1).await;
+    fleet.kill(1);
+    std::fs::remove_dir_all(&disk).expect("it was there");
+    std::fs::rename(&aside, &disk).expect("it is a folder");
+    for broker in [0, 2] {
+        fleet.wipe(broker);
+        fleet.restart(broker).await;
+    }
+    fleet.restart(1).await;
+    let mut ends = Vec::new();
+    for broker in 0..3 {
+        ends.push(known_to(&fleet, broker, true).await.loss.expect("it is lost").end);
+    }
+    assert_eq!(ends, [0, 30, 0]);
+
+    // Whichever is asked, the one with the frames takes it.
+    let accept = ["partition", "accept-loss", "orders:0", "--yes"];
+    let said = succeed_at(&fleet.grpc(0), &accept, b"");
+    assert!(said.contains("it goes on at offset 30"), "{said}");
+    let topics = fleet.wait_until_in_sync().await;
+    assert_eq!(leader_of(&topics, TOPIC), Some(BrokerId(1)));
+    for broker in 0..3 {
+        known_to(&fleet, broker, false).await;
+    }
+    publish(&client, TOPIC, "b", 30..40).await;
+    assert_eq!(read(&client, TOPIC, 40).await, [values("a", 0..30), values("b", 30..40)].concat());
+    fleet.stop().await;
+}
+
+async fn unclean_elections(fleet: &Fleet, broker: usize) -> u64 {
+    let (_, text) = http::get(&fleet.http(broker), "/metrics").await.expect("it answers");
+    let line = text.lines().find_map(|line| line.strip_prefix("millpond_unclean_elections_total "));
+    line.expect("the metric is there").parse().expect("a number")
+}
+
+/// Rule E7 as a topic asks for it: off unless said so, and then the best that is left leads, with the loss on record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_asks_for_it_is_led_by_who_may_lack_records_and_no_other_topic_is() {
+    let (mut fleet, client) = start(3).await;
+    let one = ("min.insync.replicas", "1");
+    create(&client, "strict", 2, &[one]).await;
+    create(&client, "loose", 2, &[one]).await;
+    let admin = Admin::new(&client);
+    // Both on the same two brokers, with the same leader.
+    for topic in ["strict", "loose"] {
+        admin.move_partition(topic, 0, &[BrokerId(0), BrokerId(1)]).await.expect("they are there");
+    }
+    let placed = |topics: &[TopicDescription]| {
+        let on = |name| named(topics, name).map(|it| (it.partitions[0].leader, it.partitions[0].replicas.clone()));
+        let wanted = Some((Some(BrokerId(0)), vec![BrokerId(0), BrokerId(1)]));
+        on("strict") == wanted && on("loose") == wanted
+    };
+    fleet.wait_until_in_sync().await;
+    for topic in ["strict", "loose"] {
+        admin.elect_leader(topic, 0).await.expect("it is in sync");
+    }
+    fleet.wait_until("both are where they should be", |_, topics| placed(topics)).await;
+    for topic in ["strict", "loose"] {
+        publish(&client, topic, "a", 0..20).await;
+        admin.flush_topic(topic).await.expect("the object store is there");
+        publish(&client, topic, "a", 20..30).await;
+    }
+    fleet.wait_until_in_sync().await;
+    // Broker 1 misses ten records, and then is all there is.
+    assert!(fleet.terminate(1).await.success());
+    for topic in ["strict", "loose"] {
+        publish(&client, topic, "a", 30..40).await;
+    }
+    fleet.kill(0);
+    fleet.restart(1).await;
+    let vacant =
+        |topics: &[TopicDescription]| leader_of(topics, "strict").is_none() && leader_of(topics, "loose").is_none();
+    let seen = fleet.wait_until("nobody leads", |cluster, topics| cluster.brokers.len() == 2 && vacant(topics)).await;
+    let epoch = named(&seen, "loose").expect("it is there").partitions[0].leader_epoch;
+
+    // Asking for it takes effect at once.
+    let alter = ["topic", "alter", "loose", "--set", "unclean.leader.election.enable=true"];
+    succeed_at(&fleet.bootstrap(), &alter, b"");
+    let led = |topics: &[TopicDescription]| leader_of(topics, "loose") == Some(BrokerId(1));
+    let topics = fleet.wait_until("the broker that is left leads", |_, topics| led(topics)).await;
+    assert_eq!(leader_of(&topics, "strict"), None, "off by default");
+    let loose = &named(&topics, "loose").expect("it is there").partitions[0];
+    assert_eq!((loose.leader_epoch.0, &loose.isr[..]), (epoch.0 + 1, &[BrokerId(1)][..]), "rule E7");
+    publish(&client, "loose", "b", 30..35).await;
+    let all = [values("a", 0..30), values("b", 30..35)].concat();
+    assert_eq!(read(&client, "loose", 35).await, all);
+    assert_eq!((unclean_elections(&fleet, 1).await, unclean_elections(&fleet, 2).await), (1, 0));
+    let losses = fleet.store().await.losses().await.expect("the store is up");
+    let on_record: Vec<_> = losses.iter().map(|(_, loss)| (loss.epoch, loss.leader.broker, loss.end)).collect();
+    assert_eq!(on_record, [(loose.leader_epoch, BrokerId(1), Offset(30))]);
+    assert!(losses[0].1.cause.contains("allows unclean elections"), "{}", losses[0].1.cause);
+
+    // Who comes back gives up what the new leader never had (rule R7), and leads what nobody else may lead.
+    fleet.restart(0).await;
+    let topics = fleet.wait_until_in_sync().await;
+    assert_eq!(leader_of(&topics, "strict"), Some(BrokerId(0)));
+    assert_eq!(read(&client, "strict", 40).await, values("a", 0..40), "rule S1");
+    fleet.kill(1);
+    fleet.wait_until("broker 0 leads", |_, topics| leader_of(topics, "loose") == Some(BrokerId(0))).await;
+    assert_eq!(read(&client, "loose", 35).await, all, "the logs are the same");
+    publish(&client, "loose", "c", 35..40).await;
+    assert_eq!(fleet.store().await.losses().await.expect("the store is up").len(), 1, "that one was clean");
+    fleet.stop().await;
+}
+
+/// A disk that ends before object storage does reads the manifest first: what is tiered is never given up (rules E7, R12).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unclean_leader_that_missed_what_was_tiered_goes_on_from_there() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 2, &[("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]).await;
+    let admin = Admin::new(&client);
+    admin.move_partition(TOPIC, 0, &[BrokerId(0), BrokerId(1)]).await.expect("they are there");
+    fleet.wait_until_in_sync().await;
+    admin.elect_leader(TOPIC, 0).await.expect("it is in sync");
+    publish(&client, TOPIC, "a", 0..10).await;
+    // It misses the rest while it stands still, and then goes on from where it stood, without a start.
+    fleet.pause(1);
+    publish(&client, TOPIC, "a", 10..30).await;
+    admin.flush_topic(TOPIC).await.expect("the object store is there");
+    publish(&client, TOPIC, "a", 30..40).await;
+    fleet.kill(0);
+    fleet.resume(1);
+    fleet.wait_until("broker 1 leads", |_, topics| leader_of(topics, TOPIC) == Some(BrokerId(1))).await;
+    publish(&client, TOPIC, "b", 30..35).await;
+    assert_eq!(read(&client, TOPIC, 35).await, [values("a", 0..30), values("b", 30..35)].concat());
+    fleet.stop().await;
+}

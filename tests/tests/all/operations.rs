@@ -1,0 +1,160 @@
+//! What operators do to a fleet of real processes by the command line: move, drain, forget; and a broker that joins a running fleet.
+
+use crate::commands::{fail_at, succeed_at};
+use millpond_sdk::{
+    Admin, BrokerId, Client, ClusterDescription, NewTopic, Producer, ProducerConfig, ProducerRecord, TopicDescription,
+};
+use millpond_tests::fleet::{Fleet, FleetOptions};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const TOPIC: &str = "events";
+const PARTITIONS: u32 = 12;
+
+/// Nothing that is waited for takes so long, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Publishes until it is told to stop; every record is acknowledged, or the task fails.
+struct Publishing {
+    stop: CancellationToken,
+    acknowledged: watch::Receiver<u64>,
+    task: JoinHandle<()>,
+}
+
+impl Publishing {
+    fn begin(client: &Client) -> Publishing {
+        let producer = Producer::new(client, ProducerConfig::default()).expect("the defaults are sound");
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let (count, acknowledged) = watch::channel(0);
+        let task = tokio::spawn(async move {
+            while !stopped.is_cancelled() {
+                let record = ProducerRecord::new(TOPIC).key(format!("key-{}", *count.borrow())).value(vec![7; 100]);
+                producer.send(record).await.expect("there is room").await.expect("acknowledged");
+                count.send_modify(|count| *count += 1);
+            }
+            producer.close().await;
+        });
+        Publishing { stop, acknowledged, task }
+    }
+
+    /// Waits until records have been acknowledged in all partitions, from now on.
+    async fn go_on(&mut self) {
+        let goal = *self.acknowledged.borrow() + 10 * u64::from(PARTITIONS);
+        let reached = self.acknowledged.wait_for(|acknowledged| *acknowledged >= goal);
+        tokio::time::timeout(PATIENCE, reached).await.expect("records go on").expect("it publishes");
+    }
+
+    async fn end(mut self) {
+        self.go_on().await;
+        self.stop.cancel();
+        self.task.await.expect("every record was acknowledged");
+    }
+}
+
+async fn start(brokers: usize) -> (Fleet, Client) {
+    let fleet = Fleet::start(&FleetOptions::new(brokers)).await.expect("every machine has what it takes");
+    let client = fleet.connect().await;
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(PARTITIONS), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    (fleet, client)
+}
+
+fn run(fleet: &Fleet, arguments: &[&str]) -> String {
+    succeed_at(&fleet.bootstrap(), arguments, b"")
+}
+
+fn cluster(fleet: &Fleet) -> Value {
+    serde_json::from_str(&run(fleet, &["cluster", "describe", "--output", "json"])).expect("it is JSON")
+}
+
+fn ids(brokers: &[BrokerId]) -> BTreeSet<u32> {
+    brokers.iter().map(|broker| broker.0).collect()
+}
+
+/// How many partitions each broker leads.
+fn leads(topics: &[TopicDescription]) -> BTreeMap<Option<u32>, usize> {
+    let mut counts = BTreeMap::new();
+    for partition in topics.iter().flat_map(|topic| &topic.partitions) {
+        *counts.entry(partition.leader.map(|leader| leader.0)).or_default() += 1;
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_is_moved_and_a_broker_drained_and_forgotten_while_records_are_written() {
+    let (mut fleet, client) = start(4).await;
+    let mut publishing = Publishing::begin(&client);
+    let topics = fleet.wait_until_in_sync().await;
+
+    // `partition move`, to who has nothing of it; the others stay.
+    let old = &topics[0].partitions[0].replicas;
+    let absent = (0..4).find(|broker| !ids(old).contains(broker)).expect("three of four have it");
+    let to = [absent, old[1].0, old[2].0];
+    let list = to.map(|broker| broker.to_string()).join(",");
+    let said = run(&fleet, &["partition", "move", "events:0", "--to", &list]);
+    assert!(said.contains(&format!("events:0 moves to {list}").replace(',', ", ")), "{said}");
+    run(&fleet, &["cluster", "wait", "--isr-full", "--timeout", "60s"]);
+    let moved = |topics: &[TopicDescription]| {
+        let first = &topics[0].partitions[0];
+        first.replicas == to.map(BrokerId) && ids(&first.isr) == BTreeSet::from(to)
+    };
+    fleet.wait_until("the partition has moved", |_, topics| moved(topics)).await;
+    let elected = run(&fleet, &["partition", "elect-leader", "events:0"]);
+    assert_eq!(elected, format!("events:0 is led by broker {absent}\n"));
+    let refused = fail_at(&fleet.bootstrap(), &["partition", "move", "events:0", "--to", "0,1,9"], b"");
+    assert!(refused.contains("broker 9 is not there"), "{refused}");
+
+    publishing.go_on().await;
+
+    // `cluster forget` while it holds something, then `cluster drain`, then what is left of it.
+    let refused = fail_at(&fleet.bootstrap(), &["cluster", "forget", "3"], b"");
+    assert!(refused.contains("runs; stop it first") || refused.contains("drain 3"), "{refused}");
+    run(&fleet, &["cluster", "drain", "3"]);
+    let holds_nothing = |topics: &[TopicDescription]| {
+        let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
+        partitions.all(|partition| !ids(&partition.replicas).contains(&3) && partition.leader != Some(BrokerId(3)))
+    };
+    fleet.wait_until("broker 3 holds nothing", |_, topics| holds_nothing(topics)).await;
+    let refused = fail_at(&fleet.bootstrap(), &["cluster", "forget", "3"], b"");
+    assert!(refused.contains("stop it first"), "{refused}");
+    assert!(fleet.terminate(3).await.success());
+    assert_eq!(run(&fleet, &["cluster", "forget", "3"]), "broker 3 is forgotten\n");
+    let described = cluster(&fleet);
+    let brokers: Vec<&Value> = described["brokers"].as_array().expect("a list").iter().map(|it| &it["id"]).collect();
+    assert_eq!(brokers, [&json!(0), &json!(1), &json!(2)]);
+    let refused = fail_at(&fleet.bootstrap(), &["cluster", "forget", "3"], b"");
+    assert!(refused.contains("no broker 3 has ever registered"), "{refused}");
+
+    run(&fleet, &["cluster", "wait", "--isr-full", "--timeout", "60s"]);
+    publishing.end().await;
+    fleet.stop().await;
+}
+
+/// Nobody asks for anything: the new broker gets replicas and leaderships, within the minute that a wait lasts at most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_joins_a_running_fleet_takes_its_share_by_itself() {
+    let (mut fleet, client) = start(3).await;
+    let topics = fleet.wait_until_in_sync().await;
+    assert_eq!(leads(&topics), BTreeMap::from([(Some(0), 4), (Some(1), 4), (Some(2), 4)]));
+    let publishing = Publishing::begin(&client);
+    let fourth = fleet.grow();
+    fleet.restart(fourth).await;
+    let spread = |_: &ClusterDescription, topics: &[TopicDescription]| {
+        let mut replicas: BTreeMap<u32, usize> = BTreeMap::new();
+        for broker in topics.iter().flat_map(|topic| &topic.partitions).flat_map(|partition| &partition.replicas) {
+            *replicas.entry(broker.0).or_default() += 1;
+        }
+        let all = (0..4).all(|broker| replicas.get(&broker) == Some(&9));
+        all && leads(topics) == (0..4).map(|broker| (Some(broker), 3)).collect()
+    };
+    fleet.wait_until("each of four has nine replicas and leads three partitions", spread).await;
+    fleet.wait_until_in_sync().await;
+    publishing.end().await;
+    fleet.stop().await;
+}
