@@ -1,10 +1,9 @@
 //! The leader's part: appends, the progress of its followers, the high watermark (rules R2, R8, R9, I1, I3).
 
-use super::step::VerificationToken;
 use super::verification::Verifications;
 use super::{
     Acks, Appended, Assignment, Cursor, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal, Replica,
-    Role, Said, Token, chain_hash,
+    Role, Said, Token, VerificationToken, chain_hash,
 };
 use crate::records::PartitionRecord;
 use crate::rules::Rule;

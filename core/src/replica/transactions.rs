@@ -4,9 +4,10 @@
 //! It decides no outcome: that is the coordinator's.
 
 use super::leader::{Produce, Waiter};
-use super::step::{Unverified, VerificationToken, Verified};
 use super::verification::Found;
-use super::{Acks, Appended, EndState, Now, Output, Refusal, Replica, Role, Token};
+use super::{
+    Acks, Appended, EndState, Now, Output, Refusal, Replica, Role, Token, Unverified, VerificationToken, Verified,
+};
 use millpond_log::batch::ProducerWrite;
 use millpond_log::limits::PARTITION_PRODUCERS_MAX;
 use millpond_log::producers::{MarkerVerdict, ProducerError};

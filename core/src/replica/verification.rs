@@ -2,7 +2,7 @@
 //!
 //! It asks nobody: it remembers, for as long as nothing happens to the producer in this log.
 
-use super::step::{Now, VerificationToken, Verified};
+use super::{Now, VerificationToken, Verified};
 use millpond_log::batch::ProducerStamp;
 use millpond_log::{ProducerEpoch, ProducerId};
 use std::collections::BTreeMap;
