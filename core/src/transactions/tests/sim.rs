@@ -126,6 +126,7 @@ pub(super) struct Tally {
 struct Weather {
     lose: usize,
     repeat: usize,
+    late: usize,
     crash: usize,
     restart: usize,
     open: usize,
@@ -138,6 +139,8 @@ pub(super) struct World {
     pub(super) removed: Removed,
     pub(super) now_ms: i64,
     net: Vec<Message>,
+    /// Messages that take their time: they arrive when much else has happened.
+    late: Vec<Message>,
     /// No message is lost or repeated any more, nothing dies, nobody begins anything.
     pub(super) healed: bool,
     store: BTreeMap<String, TransactionRecord>,
@@ -177,6 +180,7 @@ impl World {
         let weather = Weather {
             lose: draw(15),
             repeat: draw(15),
+            late: draw(15),
             crash: draw(8),
             restart: draw(8),
             open: draw(5),
@@ -188,6 +192,7 @@ impl World {
             removed,
             now_ms: 1_000_000,
             net: Vec::new(),
+            late: Vec::new(),
             healed: false,
             store,
             shard_epoch: 0,
@@ -212,7 +217,7 @@ impl World {
 
     /// Sends a message over a network that may lose it, deliver it twice, and delivers in any order.
     pub(super) fn send(&mut self, message: Message) {
-        let Weather { lose, repeat, .. } = self.weather;
+        let Weather { lose, repeat, late, .. } = self.weather;
         let (lose, repeat) = if self.healed || self.reliable(&message) { (0, 0) } else { (lose, repeat) };
         if self.random.percent(lose) {
             return;
@@ -220,7 +225,11 @@ impl World {
         if self.random.percent(repeat) {
             self.net.push(message.clone());
         }
-        self.net.push(message);
+        if !self.healed && self.random.percent(late) {
+            self.late.push(message);
+        } else {
+            self.net.push(message);
+        }
     }
 
     /// What a client that keeps its epoch needs a connection for, on which nothing comes twice: see `Report`. Kafka's first version does
@@ -265,7 +274,14 @@ impl World {
                 let client = self.random.below(self.clients.len());
                 self.act(client);
             }
-            _ => self.deliver(),
+            _ => {
+                if !self.late.is_empty() && self.random.percent(1) {
+                    let at = self.random.below(self.late.len());
+                    let message = self.late.swap_remove(at);
+                    self.net.push(message);
+                }
+                self.deliver();
+            }
         }
     }
 
@@ -395,16 +411,19 @@ impl World {
     pub(super) fn reconnect(&mut self, at: usize) {
         let of_client = |message: &Message| matches!(message, Message::Ask { reply: ReplyTo::Client { client, .. }, .. } if *client == at);
         self.net.retain(|message| !of_client(message));
+        self.late.retain(|message| !of_client(message));
     }
 
     /// Closes the connections that earlier copies of a marker, and their answers, are under way on. Those of an owner before stay: its
     /// connections are not ours to close.
     fn recall(&mut self, ticket: Ticket) {
-        self.net.retain(|message| match message {
+        let stays = |message: &Message| match message {
             Message::Mark { mark, .. } => mark.ticket != ticket,
             Message::Reported(report) => report.ticket != ticket,
             _ => true,
-        });
+        };
+        self.net.retain(stays);
+        self.late.retain(stays);
     }
 
     /// What is not reported is sent again, and an absent owner replaced.
@@ -463,6 +482,7 @@ impl World {
     /// Everything comes to rest (L5): nothing is under way, nothing open, what is committed is stable.
     fn settle(&mut self) {
         self.healed = true;
+        self.net.append(&mut self.late);
         for _ in 0..400 {
             (0..400).for_each(|_| self.step());
             self.now_ms += 4_000;
