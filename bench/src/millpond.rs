@@ -102,21 +102,17 @@ impl Dev {
     /// # Errors
     /// A broker's HTTP door does not answer, or nobody has such a series.
     pub(crate) fn counted(&self, name: &str, labels: &[&str]) -> Result<u64> {
-        let mut sum = None;
-        for doors in &self.doors {
-            let mut stream = TcpStream::connect(&doors.http)?;
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            for line in answer.lines() {
-                let Some((series, value)) = line.rsplit_once(' ') else { continue };
-                let (found, of) = series.split_once('{').unwrap_or((series, ""));
-                if found == name && labels.iter().all(|label| of.contains(label)) {
-                    *sum.get_or_insert(0) += value.parse::<u64>()?;
-                }
-            }
+        let each: Result<Vec<Option<u64>>> = self.doors.iter().map(|doors| doors.metric(name, labels)).collect();
+        let each: Vec<u64> = each?.into_iter().flatten().collect();
+        match each.is_empty() {
+            true => Err(format!("no `{name}` with {labels:?} among the metrics").into()),
+            false => Ok(each.into_iter().sum()),
         }
-        sum.ok_or_else(|| format!("no `{name}` with {labels:?} among the metrics").into())
+    }
+
+    /// The same of each broker that answers and has such a series.
+    pub(crate) fn counted_each(&self, name: &str) -> Vec<Option<u64>> {
+        self.doors.iter().map(|doors| doors.metric(name, &[]).ok().flatten()).collect()
     }
 
     /// GETs that the brokers have sent to their object store since they started.
@@ -161,6 +157,25 @@ impl Drop for Dev {
         // After `stop` there is nothing left to end.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Doors {
+    /// Sum of a metric over its series with all these labels; `None` if there are none.
+    fn metric(&self, name: &str, labels: &[&str]) -> Result<Option<u64>> {
+        let mut stream = TcpStream::connect(&self.http)?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let mut sum = None;
+        for line in answer.lines() {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let (found, of) = series.split_once('{').unwrap_or((series, ""));
+            if found == name && labels.iter().all(|label| of.contains(label)) {
+                *sum.get_or_insert(0) += value.parse::<u64>()?;
+            }
+        }
+        Ok(sum)
     }
 }
 

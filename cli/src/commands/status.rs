@@ -3,6 +3,8 @@
 use futures::StreamExt;
 use millpond_sdk::{Admin, BrokerId, PartitionDescription, PartitionLoss, PartitionStatus, TopicDescription};
 use serde::Serialize;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// How many leaders are asked at once.
 const QUESTIONS_AT_ONCE: usize = 16;
@@ -44,13 +46,19 @@ pub(super) struct LossState {
     pub(super) sentence: String,
 }
 
+/// How long all of them may take to answer: whoever asks wants to know what is wrong, above all when something is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Asks for the state of every partition of a topic, in order.
 pub(super) async fn partitions(admin: &Admin, topic: &TopicDescription) -> Vec<PartitionState> {
+    let deadline = Instant::now() + PATIENCE;
     let asked = topic.partitions.iter().map(|partition| async {
-        let status = match partition.leader.is_some() || partition.loss.is_some() {
-            true => admin.partition_status(&topic.name, partition.index).await.ok(),
+        let worth = partition.leader.is_some() || partition.loss.is_some();
+        let status = match worth && Instant::now() < deadline {
+            true => timeout_at(deadline, admin.partition_status(&topic.name, partition.index)).await.ok(),
             false => None,
         };
+        let status = status.and_then(Result::ok);
         PartitionState::new(partition, status)
     });
     futures::stream::iter(asked).buffered(QUESTIONS_AT_ONCE).collect().await
