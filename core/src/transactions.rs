@@ -129,7 +129,8 @@ pub struct Change {
 ///
 /// Partitions append it. Groups take the transaction's offsets over, or drop them; they judge it as partitions do: offsets of lower epochs
 /// are refused from then on, and what they verified before is void. Whoever answers `INVALID_PRODUCER_EPOCH` or
-/// `TRANSACTION_COORDINATOR_FENCED` has heard of a later owner of the shard: then this coordinator is to be given up.
+/// `TRANSACTION_COORDINATOR_FENCED` while it is `outstanding` has heard of a later owner of the shard: then this coordinator is to be
+/// given up. Of one that is complete such an answer means nothing.
 ///
 /// A marker that keeps its epoch (`Marker::raised`) must be under way to a place at most once at a time: a copy that arrives after the
 /// transaction is complete would end the next one, which has the same epoch. So the driver sends another only when neither the one before
