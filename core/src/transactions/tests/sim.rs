@@ -424,6 +424,7 @@ impl World {
         };
         self.net.retain(stays);
         self.late.retain(stays);
+        self.partitions.iter_mut().for_each(|partition| partition.hang_up(ticket));
     }
 
     /// What is not reported is sent again, and an absent owner replaced.

@@ -34,6 +34,8 @@ pub(in super::super) struct Partition {
 enum Waiting {
     Write(Write),
     Marker(super::Mark),
+    /// Whoever waited has closed the connection.
+    Nobody,
 }
 
 impl Partition {
@@ -111,6 +113,15 @@ impl Partition {
             }
         }
         left
+    }
+
+    /// Whoever waits for the answer to this marker does no more.
+    pub(super) fn hang_up(&mut self, ticket: Ticket) {
+        for waiting in self.tokens.values_mut() {
+            if matches!(waiting, Waiting::Marker(mark) if mark.ticket == ticket) {
+                *waiting = Waiting::Nobody;
+            }
+        }
     }
 
     fn token(&mut self, waiting: Waiting) -> Token {
@@ -239,7 +250,7 @@ impl World {
             }
             // Refused, it is late or of an owner that is no more: nobody waits for it.
             Waiting::Marker(mark) if result.is_ok() => self.report_marked(Place::Partition(at), &mark),
-            Waiting::Marker(_) => {}
+            Waiting::Marker(_) | Waiting::Nobody => {}
         }
     }
 
