@@ -82,8 +82,6 @@ pub struct Replica {
     epochs: LeaderEpochs,
     timestamp_type: TimestampType,
     lag_time_ms: u64,
-    /// Counts the verifications, over all offices (rule X3).
-    verifications: u64,
     mark: Mark,
     /// What is on its way to the disk, in order.
     unsynced: VecDeque<(Mark, Written)>,
@@ -139,7 +137,6 @@ impl Replica {
             epochs: from.epochs,
             timestamp_type: from.timestamp_type,
             lag_time_ms: from.lag_time_ms,
-            verifications: 0,
             mark: Mark(0),
             unsynced: VecDeque::new(),
             busy: None,

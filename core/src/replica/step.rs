@@ -61,9 +61,14 @@ pub struct Assignment {
     pub live: Vec<Live>,
 }
 
-/// Names one verification of a producer's transaction (rule X3). Never used again, in any office of this replica.
+/// Names one verification of a producer's transaction (rule X3). Never used again: each office has an epoch of its own (rule E4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct VerificationToken(pub u64);
+pub struct VerificationToken {
+    /// Epoch of the leader that asks.
+    pub office: LeaderEpoch,
+    /// Counts what it asks.
+    pub number: u64,
+}
 
 /// A batch that is not appended before the coordinator says that the partition is part of the producer's transaction (rule X3).
 ///

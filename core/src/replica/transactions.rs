@@ -66,12 +66,7 @@ impl Replica {
             None if leading.verifications.len() >= PARTITION_PRODUCERS_MAX => {
                 Err(ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX })
             }
-            None => {
-                self.verifications += 1;
-                let token = VerificationToken(self.verifications);
-                leading.verifications.ask(now, stamp, token);
-                Ok(Some(token))
-            }
+            None => Ok(Some(leading.verifications.ask(now, stamp, leading.record.epoch))),
         }
     }
 

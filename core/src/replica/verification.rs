@@ -4,7 +4,7 @@
 
 use super::{Now, VerificationToken, Verified};
 use millpond_log::batch::ProducerStamp;
-use millpond_log::{ProducerEpoch, ProducerId};
+use millpond_log::{LeaderEpoch, ProducerEpoch, ProducerId};
 use std::collections::BTreeMap;
 
 /// How long a verification holds without a batch that uses it, in milliseconds. Longer than a produce waits for its answer.
@@ -12,7 +12,11 @@ pub const VERIFICATION_MS: u64 = 60_000;
 
 /// Which producers the coordinator was asked about, and what it said. Of one office: another leader asks for itself.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Verifications(BTreeMap<(ProducerId, ProducerEpoch), Verification>);
+pub(super) struct Verifications {
+    open: BTreeMap<(ProducerId, ProducerEpoch), Verification>,
+    /// Questions so far.
+    asked: u64,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Verification {
@@ -40,7 +44,7 @@ pub(super) enum Found {
 impl Verifications {
     /// Looks a batch's transaction up, and notes that it waits if there is no answer. `None` if nothing was asked yet.
     pub(super) fn find(&mut self, stamp: ProducerStamp) -> Option<Found> {
-        let verification = self.0.get_mut(&(stamp.id, stamp.epoch))?;
+        let verification = self.open.get_mut(&(stamp.id, stamp.epoch))?;
         let got = stamp.base_sequence;
         Some(match verification.said {
             None => {
@@ -58,16 +62,19 @@ impl Verifications {
         })
     }
 
-    /// Notes a question.
-    pub(super) fn ask(&mut self, now: Now, stamp: ProducerStamp, token: VerificationToken) {
+    /// Asks. A question of this office, which has `office` for its epoch.
+    pub(super) fn ask(&mut self, now: Now, stamp: ProducerStamp, office: LeaderEpoch) -> VerificationToken {
+        self.asked += 1;
+        let token = VerificationToken { office, number: self.asked };
         let (lowest, since_ms) = (stamp.base_sequence, now.mono_ms);
-        self.0.insert((stamp.id, stamp.epoch), Verification { token, said: None, lowest, since_ms });
+        self.open.insert((stamp.id, stamp.epoch), Verification { token, said: None, lowest, since_ms });
+        token
     }
 
     /// Notes a yes, if it is to what was asked.
     pub(super) fn note(&mut self, verified: Verified) {
         let Verified { producer, epoch, verification, epoch_per_transaction } = verified;
-        if let Some(asked) = self.0.get_mut(&(producer, epoch))
+        if let Some(asked) = self.open.get_mut(&(producer, epoch))
             && asked.token == verification
         {
             asked.said = Some(epoch_per_transaction);
@@ -76,20 +83,20 @@ impl Verifications {
 
     /// How many were asked about.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.open.len()
     }
 
     /// Whatever was found out about the producer holds no longer.
     pub(super) fn forget(&mut self, producer: ProducerId) {
         let of_producer = (producer, ProducerEpoch(0))..=(producer, ProducerEpoch(u16::MAX));
-        while let Some((&key, _)) = self.0.range(of_producer.clone()).next() {
-            self.0.remove(&key);
+        while let Some((&key, _)) = self.open.range(of_producer.clone()).next() {
+            self.open.remove(&key);
         }
     }
 
     /// Forgets what is too old.
     pub(super) fn expire(&mut self, now: Now) {
-        self.0.retain(|_, verification| now.mono_ms.saturating_sub(verification.since_ms) < VERIFICATION_MS);
+        self.open.retain(|_, verification| now.mono_ms.saturating_sub(verification.since_ms) < VERIFICATION_MS);
     }
 }
 

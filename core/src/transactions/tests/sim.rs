@@ -7,6 +7,7 @@ mod clients;
 mod places;
 
 use super::*;
+use crate::replica::VerificationToken;
 use clients::{Client, Txn};
 use millpond_log::Batch;
 use places::{Group, Partition};
@@ -70,7 +71,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) producer: ProducerInstance,
-    pub(super) verification: u64,
+    pub(super) verification: VerificationToken,
     pub(super) epoch_per_transaction: bool,
 }
 

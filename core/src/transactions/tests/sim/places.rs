@@ -192,7 +192,7 @@ pub(in super::super) struct Group {
     ended: BTreeMap<ProducerId, (ProducerEpoch, CoordinatorEpoch)>,
     pending: BTreeMap<ProducerId, (ProducerEpoch, Vec<Value>)>,
     pub(super) committed: Vec<Value>,
-    held: BTreeMap<ProducerInstance, (u64, Vec<Write>)>,
+    held: BTreeMap<ProducerInstance, (VerificationToken, Vec<Write>)>,
     verifications: u64,
 }
 
@@ -266,7 +266,7 @@ impl World {
         held.push((unverified, write));
         if self.removed == Removed::Verification {
             let (unverified, write) = &self.partitions[at].held[&producer][0];
-            let asked = asked(write, unverified.verification.0);
+            let asked = asked(write, unverified.verification);
             return self.verified(Place::Partition(at), asked, Ok(Granted::Done));
         }
         if first {
@@ -276,7 +276,7 @@ impl World {
 
     fn ask_for(&mut self, at: usize, producer: ProducerInstance) {
         let (unverified, write) = &self.partitions[at].held[&producer][0];
-        let asked = asked(write, unverified.verification.0);
+        let asked = asked(write, unverified.verification);
         let (id, parts) = (write.id.clone(), partitions(&[at as u32]));
         self.ask(Place::Partition(at), id, parts, asked);
     }
@@ -313,7 +313,7 @@ impl World {
 
     fn verified_partition(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
         let partition = &mut self.partitions[at];
-        let of_this = |held: &Vec<(Unverified, Write)>| held[0].0.verification.0 == asked.verification;
+        let of_this = |held: &Vec<(Unverified, Write)>| held[0].0.verification == asked.verification;
         if !partition.held.get(&asked.producer).is_some_and(of_this) {
             return;
         }
@@ -325,7 +325,7 @@ impl World {
             return;
         }
         let ProducerInstance { id: producer, epoch } = asked.producer;
-        let verification = VerificationToken(asked.verification);
+        let verification = asked.verification;
         let epoch_per_transaction = asked.epoch_per_transaction;
         let verified = Verified { producer, epoch, verification, epoch_per_transaction };
         self.step_partition(at, Input::Verified(verified));
@@ -367,7 +367,7 @@ impl World {
             }
             _ => {
                 group_state.verifications += 1;
-                let verification = group_state.verifications;
+                let verification = VerificationToken { office: LeaderEpoch(0), number: group_state.verifications };
                 let (verification, held) =
                     group_state.held.entry(write.producer).or_insert_with(|| (verification, Vec::new()));
                 if held.iter().any(|other| other.value == write.value) {
@@ -383,7 +383,7 @@ impl World {
 
     fn verified_group(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
         let group_state = &mut self.groups[at];
-        let of_this = |held: &(u64, Vec<Write>)| held.0 == asked.verification;
+        let of_this = |held: &(VerificationToken, Vec<Write>)| held.0 == asked.verification;
         if !group_state.held.get(&asked.producer).is_some_and(of_this) {
             return;
         }
@@ -454,6 +454,6 @@ impl World {
     }
 }
 
-fn asked(write: &Write, verification: u64) -> Asked {
+fn asked(write: &Write, verification: VerificationToken) -> Asked {
     Asked { producer: write.producer, verification, epoch_per_transaction: write.epoch_per_transaction }
 }
