@@ -29,7 +29,7 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
         dev.run(&create)?;
         dev.run(&["cluster", "wait", "--isr-full"])?;
         let (idle, _) = counts(&dev)?;
-        wait(IDLE);
+        wait(IDLE)?;
         let (before, uploads) = counts(&dev)?;
         let idle_rate = (before - idle) as f64 / IDLE.as_secs_f64();
         let watch = Watch::begin();

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::loss;
 use crate::manifests::Manifests;
 use crate::metrics::Metrics;
-use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
+use crate::partitions::messages::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::peers::Peers;
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;

@@ -26,6 +26,7 @@ pub use verification::VERIFICATION_MS;
 
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
+use ended::StableBound;
 use follower::{Busy, Stream};
 use leader::{Leading, Produce};
 use millpond_log::batch::{ProducerWrite, TimestampType};
@@ -76,9 +77,11 @@ pub struct Replica {
     durable: Offset,
     trimmed: Offset,
     hw: Offset,
+    /// The newest unclean epoch for which the high watermark was taken from its leader (rule E7).
+    unclean_met: Option<LeaderEpoch>,
     at_end: EndState,
-    /// No transaction is known to be decided above it: what is known of those at the log end holds no longer.
-    stable_bound: Option<Offset>,
+    /// Set where the high watermark fell: markers that were below it are not any more (rule X6).
+    stable_bound: Option<StableBound>,
     epochs: LeaderEpochs,
     timestamp_type: TimestampType,
     lag_time_ms: u64,
@@ -132,6 +135,7 @@ impl Replica {
             durable: end,
             trimmed: from.tiered_end,
             hw,
+            unclean_met: None,
             at_end,
             stable_bound: None,
             epochs: from.epochs,

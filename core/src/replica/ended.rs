@@ -51,3 +51,13 @@ impl EndedInTail {
         }
     }
 }
+
+/// What is known to be stable while it is not known which transactions are decided: the high watermark fell (rule E7), and those whose
+/// markers were below it are remembered no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StableBound {
+    /// Nothing above it is.
+    pub(super) at: Offset,
+    /// Once the high watermark is here again, all is as it was.
+    pub(super) until: Offset,
+}

@@ -137,11 +137,8 @@ impl Replica {
             return out.push(Output::Fault(Fault::TruncationBelowCommitted { to, hw, tiered_end }));
         }
         self.busy = Some(Busy::Truncating);
-        if to < hw {
-            // Which transactions were open there is not known before the log is replayed (rules X6, R7).
-            self.stable_bound = Some(self.log_start);
-        }
-        self.hw = hw.min(to);
+        // Which transactions were open there is not known before the log is replayed (rules X6, R7).
+        self.commit(hw.min(to));
         self.cut(to);
         let mark = self.written(Written::End(to));
         out.push(Output::Truncate { to, mark });
@@ -221,7 +218,13 @@ impl Replica {
         stream.matched = stream.matched.max(matched);
         let matched = stream.matched;
         let hw = head.hw.min(matched);
-        if hw > self.hw {
+        // Rule E7: after an unclean election its leader says what is committed, and that may be less than was known here.
+        let reset = self.unclean(head) && self.unclean_met < head.unclean_epoch;
+        let hw = if reset { hw.max(self.tiered_end) } else { hw.max(self.hw) };
+        if reset {
+            self.unclean_met = head.unclean_epoch;
+        }
+        if hw != self.hw {
             self.commit(hw);
             out.push(Output::Publish);
         }

@@ -99,6 +99,10 @@ impl Replica {
         let Assignment { record, revision, live } = assigned;
         assert!(record.isr.contains(&self.rid), "rule E3: the elected replica is in the ISR");
         self.step_down(record.epoch, None, out);
+        if record.unclean_epoch == Some(record.epoch) {
+            // Rule E7: it was in no ISR, so what it was told to be committed may not be durable here (rule R9).
+            self.commit(self.hw.min(self.durable).max(self.tiered_end));
+        }
         self.min_isr_wanted = self.min_isr_wanted.filter(|wanted| *wanted != record.min_isr);
         self.role = Role::Leader(Leading {
             record,

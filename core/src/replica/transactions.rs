@@ -3,6 +3,7 @@
 //!
 //! It decides no outcome: that is the coordinator's.
 
+use super::ended::StableBound;
 use super::leader::{Produce, Waiter};
 use super::verification::Found;
 use super::{
@@ -20,7 +21,8 @@ impl Replica {
     pub(super) fn last_stable(&self) -> Offset {
         let open = self.at_end.producers.first_open();
         let undecided = self.at_end.ended.first_undecided();
-        let decided = open.into_iter().chain(undecided).chain(self.stable_bound).min();
+        let bound = self.stable_bound.map(|bound| bound.at);
+        let decided = open.into_iter().chain(undecided).chain(bound).min();
         decided.map_or(self.hw, |first| first.min(self.hw))
     }
 
@@ -36,12 +38,17 @@ impl Replica {
         self.at_end.ended.forget_aborted(tiered_end);
     }
 
-    /// Raises the high watermark.
+    /// Moves the high watermark: forward, but for rule E7.
     pub(super) fn commit(&mut self, hw: Offset) {
+        if hw < self.hw {
+            let until = self.stable_bound.map_or(self.hw, |bound| bound.until.max(self.hw));
+            self.stable_bound = Some(StableBound { at: self.log_start, until });
+        }
         self.hw = hw;
         // While the log is taken apart, what ended may have to be opened again.
         if self.busy.is_none() {
             self.at_end.ended.decided(hw);
+            self.stable_bound = self.stable_bound.filter(|bound| hw < bound.until);
         }
     }
 

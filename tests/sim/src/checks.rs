@@ -1,10 +1,11 @@
 //! What must hold after every step (section 2.10 of the safety rules), seen from outside: by what readers and clients may know.
 
+use crate::disk::Log;
 use crate::world::World;
 use millpond_core::replica::{Appended, Refusal};
 use millpond_log::producers::ProducerError;
 use millpond_log::{Offset, ProducerId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything that was ever exposed: the one true log.
 #[derive(Default)]
@@ -12,6 +13,8 @@ pub(crate) struct History {
     batches: Vec<Exposed>,
     /// Where each (producer, sequence) was exposed.
     sequences: BTreeMap<(ProducerId, i32), Offset>,
+    /// What was acknowledged to clients that are gone, and not given up.
+    pub(crate) promised: BTreeSet<Offset>,
 }
 
 struct Exposed {
@@ -23,6 +26,25 @@ struct Exposed {
 impl History {
     pub(crate) fn end(&self) -> Offset {
         self.batches.last().map_or(Offset(0), |last| last.end)
+    }
+
+    /// Rule E7: what a log does not hold is given up. The log holds what was tiered, or begins there. What it knows to be committed up to
+    /// `hw` is so again, though an earlier election may have given it up.
+    pub(crate) fn give_up(&mut self, log: &Log, hw: Offset) {
+        let held = |exposed: &Exposed| {
+            exposed.end <= log.start || log.hash_at(exposed.end).is_some_and(|hash| hash == exposed.hash)
+        };
+        let kept = self.batches.iter().take_while(|exposed| held(exposed)).count();
+        self.batches.truncate(kept);
+        let end = self.end();
+        self.sequences.retain(|_, base| *base < end);
+        for placed in log.batches[log.at(end)..].iter().take_while(|placed| placed.batch.end_offset() <= hw) {
+            let (base, end) = (placed.batch.base_offset(), placed.batch.end_offset());
+            if let Some(stamp) = placed.batch.producer() {
+                self.sequences.insert((stamp.id, stamp.base_sequence), base);
+            }
+            self.batches.push(Exposed { base, end, hash: placed.prefix_hash });
+        }
     }
 
     fn from(&self, base: Offset) -> Option<&Exposed> {
@@ -43,9 +65,14 @@ impl World {
     /// Notes what a broker's readers may see now (S1, S2, S15).
     pub(crate) fn expose(&mut self, node: usize) -> Checked {
         let id = self.nodes[node].id;
+        let past = self.is_of_the_past(node);
         let Some(running) = &mut self.nodes[node].running else { return Ok(()) };
         let visible = running.replica.visible();
         let hw = visible.hw;
+        if past {
+            running.exposed = running.exposed.min(hw);
+            return Ok(());
+        }
         if hw > running.log.end() {
             return Err(format!("broker {id} exposes {hw} of a log that ends at {}", running.log.end()));
         }
@@ -84,10 +111,20 @@ impl World {
     }
 
     /// An answer is true when it is given, whether or not it arrives.
-    pub(crate) fn check_answer(&self, client: usize, sequence: i32, result: &Result<Appended, Refusal>) -> Checked {
+    pub(crate) fn check_answer(
+        &self,
+        client: usize,
+        producer: ProducerId,
+        sequence: i32,
+        result: &Result<Appended, Refusal>,
+    ) -> Checked {
+        // What a client is told that is gone nobody hears.
+        if self.clients[client].id() != producer {
+            return Ok(());
+        }
         match result {
             Ok(appended) => {
-                let found = self.history.sequences.get(&(ProducerId(client as u64), sequence));
+                let found = self.history.sequences.get(&(producer, sequence));
                 if found != Some(&appended.base) {
                     return Err(format!(
                         "rule P3: acknowledged {sequence} of {client} at {}, exposed at {found:?}",
@@ -147,6 +184,9 @@ impl World {
 
     /// S5: whoever may be elected, and whose disk is there, holds everything committed durably.
     fn check_candidates(&self) -> Checked {
+        if self.comes_to_office.is_some() {
+            return Ok(());
+        }
         let committed = self.history.end();
         let record = &self.etcd.record;
         for rid in record.isr.iter().chain(&record.elr) {
@@ -207,21 +247,25 @@ impl World {
             .filter_map(|entry| self.bucket.get(&entry.object))
             .flat_map(|object| object.batches.iter().map(|placed| placed.batch.base_offset()))
             .collect();
+        let there = |base: Offset| {
+            base < self.etcd.manifest.log_start
+                || tiered.contains(&base)
+                || log.batches.iter().any(|placed| placed.batch.base_offset() == base)
+        };
         for client in &self.clients {
-            for (sequence, (_, appended)) in &client.acked {
-                let base = appended.base;
-                let there = base < self.etcd.manifest.log_start
-                    || tiered.contains(&base)
-                    || log.batches.iter().any(|placed| placed.batch.base_offset() == base);
-                if !there {
-                    return Err(format!("S1 acknowledged sequence {sequence} at {base} is gone"));
-                }
+            if let Some((sequence, (_, appended))) =
+                client.acked.iter().find(|(_, (_, appended))| !there(appended.base))
+            {
+                return Err(format!("S1 acknowledged sequence {sequence} at {} is gone", appended.base));
             }
         }
-        Ok(())
+        match self.history.promised.iter().find(|base| !there(**base)) {
+            Some(base) => Err(format!("S1 acknowledged, and not given up: {base} is gone")),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn acknowledged(&self) -> usize {
-        self.clients.iter().map(|client| client.acked.len()).sum()
+        self.clients.iter().map(|client| client.acked.len()).sum::<usize>() + self.history.promised.len()
     }
 }

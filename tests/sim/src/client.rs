@@ -28,6 +28,16 @@ impl Client {
         Client { id, next_sequence: 0, records_max: RECORDS_MAX, unacked: BTreeMap::new(), acked: BTreeMap::new() }
     }
 
+    /// The producer it is.
+    pub(crate) fn id(&self) -> ProducerId {
+        ProducerId(self.id)
+    }
+
+    /// A producer in its place that goes on, with what it had not sent yet. Ids of successors differ from those of all others.
+    pub(crate) fn successor(&self) -> Client {
+        Client { records_max: self.records_max, ..Client::new(self.id + 1_000) }
+    }
+
     /// Allows more records, so that progress can be seen.
     pub(crate) fn resume(&mut self) {
         self.records_max += 20;

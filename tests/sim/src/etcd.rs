@@ -142,6 +142,25 @@ impl Etcd {
         true
     }
 
+    /// TXN-LOSS (rule E7), decided on the record, the manifest and the sessions of all who may lead, as they were seen.
+    pub(crate) fn give_up(
+        &mut self,
+        seen: &Assignment,
+        sessions: &BTreeMap<BrokerId, Live>,
+        manifest: u64,
+        winner: Live,
+    ) -> bool {
+        let record = &seen.record;
+        let mut complete = record.isr.iter().chain(&record.elr);
+        let unmoved = complete.all(|rid| self.sessions.get(&rid.broker) == sessions.get(&rid.broker));
+        let holds = seen.revision == self.record_revision && self.manifest.revision == manifest && self.alive(&winner);
+        if holds && unmoved {
+            self.elections += 1;
+            self.put_record(election::won_unclean(record, winner));
+        }
+        holds && unmoved
+    }
+
     /// TXN-TIER (rule T5). `None`: not written, and the manifest says why.
     pub(crate) fn tier(&mut self, commit: &TierCommit) -> bool {
         let leads = self.record.epoch == commit.epoch

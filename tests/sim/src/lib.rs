@@ -31,6 +31,8 @@ pub struct Run {
     pub elections: u64,
     /// Those of them that a leader asked for (rule E9).
     pub transfers: u64,
+    /// Those of them that gave something up (rule E7).
+    pub unclean: u64,
     /// Disks that were lost.
     pub wipes: u64,
     /// Simulated time, in milliseconds.
@@ -42,7 +44,17 @@ pub struct Run {
 /// A broken assertion of the code under test counts as a violation.
 #[must_use]
 pub fn run(seed: u64, rules: Rules, tell: bool) -> Run {
-    let mut world = World::new(seed, rules);
+    run_as(seed, rules, tell, false)
+}
+
+/// The same of a topic that asks for unclean elections (rule E7): what one gives up is no violation, everything else is.
+#[must_use]
+pub fn run_unclean(seed: u64, rules: Rules, tell: bool) -> Run {
+    run_as(seed, rules, tell, true)
+}
+
+fn run_as(seed: u64, rules: Rules, tell: bool, unclean: bool) -> Run {
+    let mut world = World::new(seed, rules, unclean);
     world.tell = tell;
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run(STEPS)));
     let violation = match outcome {
@@ -60,6 +72,7 @@ pub fn run(seed: u64, rules: Rules, tell: bool) -> Run {
         acknowledged: world.acknowledged() as u64,
         elections: world.etcd.elections,
         transfers: world.etcd.transfers,
+        unclean: world.unclean_elections,
         wipes: world.wipes,
         simulated_ms: world.now_ms,
     }

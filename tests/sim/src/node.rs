@@ -160,12 +160,14 @@ impl Node {
                 Output::Truncate { to, mark } => {
                     running.mark = mark;
                     running.rebuild = Some(Rebuild::Truncated(to));
+                    running.exposed = running.exposed.min(to);
                     write(&mut running.log, Record::Truncate(to));
                 }
                 Output::Reset { at, prefix_hash, mark } => {
                     running.mark = mark;
                     write(&mut running.log, Record::Reset { at, prefix_hash });
-                    running.exposed = running.exposed.max(at);
+                    // What lies below is in the bucket, and was shown.
+                    running.exposed = at;
                 }
                 Output::Install => running.rebuild = Some(Rebuild::Install),
                 Output::Follow(Cursor { to, nonce, from, prev_epoch }) => {

@@ -5,12 +5,13 @@ use crate::client::Client;
 use crate::etcd::{Etcd, TierCommit, Tiered};
 use crate::node::{Effect, Node, Upload};
 use crate::rng::Rng;
+use millpond_core::election::{self, Holds};
 use millpond_core::records::PartitionRecord;
 use millpond_core::replica::{
     Acks, Appended, Assignment, Input, Live, Now, Placed, Proposal, Push, PushReply, Refusal, Token, Transfer,
 };
 use millpond_core::rules::{Rule, Rules};
-use millpond_log::{Batch, BrokerId, LeaderEpoch, Offset, Rid, TimestampMs, WalGen};
+use millpond_log::{Batch, BrokerId, LeaderEpoch, Offset, ProducerId, Rid, TimestampMs, WalGen};
 use std::collections::BTreeMap;
 
 /// Brokers in the cluster; the partition has replicas on the first three.
@@ -31,13 +32,14 @@ pub(crate) enum Msg {
     Propose { from: Live, proposal: Proposal },
     Proposed { to: Live, proposal: Proposal, written: bool, at: u64, after: Assignment },
     Control { seen: Assignment },
+    GiveUp { seen: Assignment, sessions: BTreeMap<BrokerId, Live>, manifest: u64, winner: Live },
     Put { from: Live, object: u64, gc_epoch: u64, batches: Vec<Placed> },
     PutDone { to: Live, object: u64 },
     Tier { commit: Box<TierCommit> },
     TierDone { to: Live, object: u64 },
     Delete { object: u64 },
     Produce { to: BrokerId, client: usize, batch: Batch },
-    Answer { client: usize, sequence: i32, result: Result<Appended, Refusal> },
+    Answer { client: usize, producer: ProducerId, sequence: i32, result: Result<Appended, Refusal> },
 }
 
 /// One run.
@@ -55,8 +57,13 @@ pub(crate) struct World {
     weights: Vec<u32>,
     next_object: u64,
     next_token: u64,
-    tokens: BTreeMap<u64, (usize, i32)>,
+    tokens: BTreeMap<u64, (usize, ProducerId, i32)>,
     pub(crate) wipes: u64,
+    /// The topic asks for unclean elections (rule E7).
+    unclean: bool,
+    pub(crate) unclean_elections: u64,
+    /// The winner of the last one, until it leads: until then what it holds may still be cut by whoever led before.
+    pub(crate) comes_to_office: Option<usize>,
     /// Whether to tell what happens, line by line.
     pub(crate) tell: bool,
     /// Hash of everything that happened: equal for equal seeds.
@@ -166,7 +173,7 @@ fn way(message: &Msg) -> Option<(bool, BrokerId, BrokerId)> {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, rules: Rules) -> World {
+    pub(crate) fn new(seed: u64, rules: Rules, unclean: bool) -> World {
         let mut rng = Rng::new(seed);
         let weights = ACTIONS
             .iter()
@@ -207,6 +214,9 @@ impl World {
             next_token: 1,
             tokens: BTreeMap::new(),
             wipes: 0,
+            unclean,
+            unclean_elections: 0,
+            comes_to_office: None,
             tell: false,
             trace: seed,
         }
@@ -266,7 +276,7 @@ impl World {
                 return self.check_acknowledged();
             }
         }
-        if !electable {
+        if !electable && !self.unclean {
             return Err("unavailable: no electable replica is left".to_owned());
         }
         let record = &self.etcd.record;
@@ -364,6 +374,7 @@ impl World {
         }
         let now = Now { wall: TimestampMs(i64::try_from(self.now_ms).expect("small")), mono_ms: self.now_ms };
         let (effects, trims) = self.nodes[node].step(now, input);
+        self.note_office(node);
         self.expose(node)?;
         for to in trims {
             let tiered_end = self.etcd.manifest.at_end.end;
@@ -394,8 +405,12 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Answer { token, result } => {
-                    let (client, sequence) = self.tokens.remove(&token.0).expect("a token is answered once");
-                    if self.tell && self.check_answer(client, sequence, &result).is_err() {
+                    let (client, producer, sequence) = self.tokens.remove(&token.0).expect("a token is answered once");
+                    // Whoever goes by what was given up promises nothing any more (rule E7).
+                    if self.is_of_the_past(node) {
+                        continue;
+                    }
+                    if self.tell && self.check_answer(client, producer, sequence, &result).is_err() {
                         let log = &self.nodes[node].running.as_ref().expect("it answered").log;
                         for placed in &log.batches {
                             println!(
@@ -406,8 +421,8 @@ impl World {
                             );
                         }
                     }
-                    self.check_answer(client, sequence, &result)?;
-                    self.wire.push(Msg::Answer { client, sequence, result });
+                    self.check_answer(client, producer, sequence, &result)?;
+                    self.wire.push(Msg::Answer { client, producer, sequence, result });
                 }
                 Effect::Reply { to, reply } => self.wire.push(Msg::Reply { to, reply }),
                 Effect::Propose { from, proposal } => self.wire.push(Msg::Propose { from, proposal }),
@@ -467,7 +482,18 @@ impl World {
                 self.proposed(node, &proposal, written)
             }
             Msg::Control { seen } => {
-                self.etcd.control(&seen);
+                if !self.etcd.control(&seen) && self.unclean {
+                    self.ask_the_rest(&seen)?;
+                }
+                Ok(())
+            }
+            Msg::GiveUp { seen, sessions, manifest, winner } => {
+                // What a process that was killed meanwhile will find on its disk is not known yet: its election got lost.
+                if let Some(node) = self.running_as(&winner)
+                    && self.etcd.give_up(&seen, &sessions, manifest, winner)
+                {
+                    self.forget_the_past(node);
+                }
                 Ok(())
             }
             Msg::Put { from, object, gc_epoch, batches } => {
@@ -490,8 +516,10 @@ impl World {
                 Ok(())
             }
             Msg::Produce { to, client, batch } => self.admit(to, client, batch),
-            Msg::Answer { client, sequence, result } => {
-                self.clients[client].answered(sequence, &result);
+            Msg::Answer { client, producer, sequence, result } => {
+                if self.clients[client].id() == producer {
+                    self.clients[client].answered(sequence, &result);
+                }
                 Ok(())
             }
         }
@@ -531,10 +559,90 @@ impl World {
         }
         let token = Token(self.next_token);
         self.next_token += 1;
-        let sequence = batch.producer().map_or(-1, |stamp| stamp.base_sequence);
-        self.tokens.insert(token.0, (client, sequence));
+        let stamp = batch.producer().expect("every client is a producer");
+        let sequence = stamp.base_sequence;
+        self.tokens.insert(token.0, (client, stamp.id, sequence));
         let acks = if sequence < 0 { Acks::Leader } else { Acks::All };
         self.step(node, Input::Produce { token, batch, latest: TimestampMs(1), acks })
+    }
+
+    /// Where nobody may lead, those that are alive are asked what they hold, and the best of them is to lead (rule E7). Who ends before
+    /// the manifest does is opened again first.
+    fn ask_the_rest(&mut self, seen: &Assignment) -> Checked {
+        let tiered_end = self.etcd.manifest.at_end.end;
+        let mut answers = BTreeMap::new();
+        for live in &seen.live {
+            let Some(node) = self.running_as(live) else { continue };
+            let replica = &self.nodes[node].running.as_ref().expect("it runs").replica;
+            let durable = replica.durable();
+            if replica.visible().end < tiered_end {
+                self.reopen(node)?;
+                continue;
+            }
+            let last = durable.0.checked_sub(1).and_then(|last| replica.epochs().epoch_at(Offset(last)));
+            let hw = replica.hw_to_persist();
+            answers.insert(live.rid, Holds { last_epoch: last.unwrap_or_default(), durable, hw, known_end: durable });
+        }
+        let best = election::best_of_the_rest(&seen.record, &seen.live, &answers, tiered_end);
+        if let Some(winner) = best {
+            let (sessions, manifest) = (self.etcd.sessions.clone(), self.etcd.manifest.revision);
+            self.wire.push(Msg::GiveUp { seen: seen.clone(), sessions, manifest, winner });
+        }
+        Ok(())
+    }
+
+    /// Opens a replica again, from its disk and the manifest as they are now.
+    fn reopen(&mut self, node: usize) -> Checked {
+        let Some(running) = &self.nodes[node].running else { return Ok(()) };
+        let (inc, seen) = (running.inc, running.seen);
+        self.open(node)?;
+        let running = self.nodes[node].running.as_mut().expect("it was started");
+        (running.inc, running.seen) = (inc, seen);
+        self.step(node, Input::Session(inc))
+    }
+
+    /// An unclean election holds: what its winner does not hold durably is given up, and clients begin anew, as they would have to.
+    fn forget_the_past(&mut self, winner: usize) {
+        self.unclean_elections += 1;
+        self.comes_to_office = Some(winner);
+        self.give_up_what_lacks(winner);
+        let end = self.history.end();
+        // What the winner holds besides is shown anew, if it comes to be committed.
+        self.nodes.iter_mut().filter_map(|node| node.running.as_mut()).for_each(|running| {
+            running.exposed = running.exposed.min(end);
+        });
+        for client in &mut self.clients {
+            let kept = client.acked.values().map(|(_, appended)| appended.base).filter(|base| *base < end);
+            self.history.promised.extend(kept);
+            *client = client.successor();
+        }
+    }
+
+    fn give_up_what_lacks(&mut self, winner: usize) {
+        let Node { running, disk, .. } = &self.nodes[winner];
+        let hw = running.as_ref().expect("it runs").replica.hw_to_persist();
+        self.history.give_up(&disk.synced, hw);
+        let end = self.history.end();
+        self.history.promised.retain(|base| *base < end);
+    }
+
+    /// The winner of an unclean election leads: what it has now is what is left.
+    fn note_office(&mut self, node: usize) {
+        let Some(running) = &self.nodes[node].running else { return };
+        if self.comes_to_office == Some(node) && running.replica.visible().leads && !self.is_of_the_past(node) {
+            self.comes_to_office = None;
+            self.give_up_what_lacks(node);
+        }
+    }
+
+    /// Whether a broker has not heard yet that the log went on elsewhere: it neither leads since, nor holds anything from then on.
+    pub(crate) fn is_of_the_past(&self, node: usize) -> bool {
+        let (Some(unclean), Some(running)) = (self.etcd.record.unclean_epoch, &self.nodes[node].running) else {
+            return false;
+        };
+        let visible = running.replica.visible();
+        let last = running.replica.epochs().last().map_or(LeaderEpoch(0), |last| last.epoch);
+        visible.epoch < unclean || !visible.leads && last < unclean
     }
 
     fn produce(&mut self, faults: bool) {
@@ -723,12 +831,20 @@ impl World {
 
     fn start(&mut self, node: usize) -> Checked {
         if self.nodes[node].running.is_none() {
-            self.nodes[node].start(&self.etcd.manifest, self.rules)?;
+            self.open(node)?;
             return self.register(node);
         }
         if !self.etcd.sessions.contains_key(&self.nodes[node].id) {
             return self.register(node);
         }
+        Ok(())
+    }
+
+    fn open(&mut self, node: usize) -> Checked {
+        self.nodes[node].start(&self.etcd.manifest, self.rules)?;
+        let running = self.nodes[node].running.as_mut().expect("it was started");
+        // What it knows to be committed beyond that was given up.
+        running.exposed = running.exposed.min(self.history.end());
         Ok(())
     }
 
@@ -752,14 +868,14 @@ impl World {
         record.isr.iter().chain(&record.elr).copied().filter(there)
     }
 
-    /// A disk is lost, within what is promised: another electable copy is left.
+    /// A disk is lost, within what is promised: another electable copy is left. Where that is promised at all.
     fn wipe(&mut self, node: usize) -> Checked {
         let rid = self.nodes[node].rid();
         let (mut own, mut others) = (false, 0);
         for electable in self.electable() {
             if electable == rid { own = true } else { others += 1 }
         }
-        if self.nodes[node].running.is_some() || (own && others == 0) {
+        if self.nodes[node].running.is_some() || (own && others == 0 && !self.unclean) {
             return Ok(());
         }
         self.wipes += 1;

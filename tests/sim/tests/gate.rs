@@ -1,7 +1,7 @@
 //! The simulation finds nothing with all rules upheld, and finds each rule that is taken away: this tells that the checks check.
 
 use millpond_core::rules::{Rule, Rules};
-use millpond_sim::run;
+use millpond_sim::{run, run_unclean};
 
 /// Seeds that are run every time.
 const SEEDS: u64 = 300;
@@ -29,6 +29,17 @@ fn no_seed_breaks_an_invariant() {
         let run = run(seed, Rules::ALL, false);
         assert_eq!(run.violation, None, "SEED={seed}; `tests/sim/run --tell {seed}` tells its story");
     }
+}
+
+#[test]
+fn no_seed_of_a_topic_that_gives_records_up_breaks_anything_else() {
+    let mut elections = 0;
+    for seed in 1..=SEEDS {
+        let run = run_unclean(seed, Rules::ALL, false);
+        assert_eq!(run.violation, None, "SEED={seed}; `tests/sim/run --unclean yes --tell {seed}` tells its story");
+        elections += run.unclean;
+    }
+    assert!(elections > SEEDS / 10, "rule E7 happens: {elections} times in {SEEDS} runs");
 }
 
 #[test]

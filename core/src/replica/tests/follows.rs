@@ -211,3 +211,22 @@ fn an_office_waits_until_the_log_stands_again() {
     assert!(follower.replica.visible().leads);
     assert_eq!(follower.replica.visible().epoch, LeaderEpoch(4));
 }
+
+#[test]
+fn an_unclean_election_says_anew_what_is_committed_once() {
+    let mut follower = holding(&[1, 1, 1]);
+    let says = |epoch, end: usize, hw, unclean: Option<u32>| {
+        let mut push = push(epoch, 1, &[1, 1, 1][..end], end);
+        (push.head.hw, push.head.unclean_epoch) = (Offset(hw), unclean.map(LeaderEpoch));
+        Input::Push(push)
+    };
+    follower.step(says(1, 3, 3, None));
+    assert_eq!(follower.hw(), 3);
+    follower.step(says(2, 2, 1, None));
+    assert_eq!(follower.hw(), 3, "rule R9: it never falls after an election that loses nothing");
+    follower.step(says(3, 2, 1, Some(3)));
+    assert_eq!(follower.hw(), 1, "rule E7");
+    follower.step(says(3, 2, 2, Some(3)));
+    follower.step(says(3, 2, 1, Some(3)));
+    assert_eq!(follower.hw(), 2, "only once");
+}

@@ -363,6 +363,26 @@ fn after_an_unclean_election_nothing_is_stable_before_the_log_is_replayed() {
     assert_eq!(follower.lso(), 0, "the transaction is open again");
 }
 
+/// Rules E7, X6: an unclean election may also uncommit a marker that stays in the log. Which transactions it decides is known again once
+/// everything is committed that was before.
+#[test]
+fn a_marker_that_is_uncommitted_is_stable_no_more() {
+    let log = written(vec![(txn_batch(7, 0, 0), 1), (batch(1, None), 1), (marker_batch(commit(7, 1)), 1)]);
+    let mut follower = fresh();
+    follower.step(Input::Push(pushed(&log, 0, 3, 1, 1)));
+    follower.sync();
+    assert_eq!((follower.hw(), follower.lso()), (3, 3));
+    let push = |hw, nonce| {
+        let mut push = pushed(&log, 3, hw, 2, nonce);
+        push.head.unclean_epoch = Some(LeaderEpoch(2));
+        Input::Push(push)
+    };
+    follower.step(push(2, 1));
+    assert_eq!((follower.hw(), follower.lso()), (2, 0), "the marker is above the high watermark again");
+    follower.step(push(3, 2));
+    assert_eq!((follower.hw(), follower.lso()), (3, 3));
+}
+
 /// Rule P4: a restart replays the tail, and knows of transactions what it knew before.
 #[test]
 fn a_restart_knows_which_transactions_are_open_and_which_were_aborted() {
