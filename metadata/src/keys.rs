@@ -46,7 +46,7 @@ pub enum ShardKind {
 /// | `ProducerIds` | `/pid/next` | first producer id not handed out, as text |
 /// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
 /// | `Shard` | `/shard/{txn,group,share}/{s:10}` | owner of a coordinator shard |
-/// | `Transaction` | `/x/{txn id}` | a transaction's state |
+/// | `Transaction` | `/x/{txn id}` | `TransactionRecord` |
 /// | `Group` | `/g/{group}/{part}` | group epoch, members, target |
 /// | `Offsets` | `/o/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
 /// | `PendingOffsets` | `/op/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
