@@ -42,6 +42,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often vacancies are looked for that no controller has filled.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Looks after which others elect though a controller is alive.
+const LOOKS_FOR_CONTROLLER: u32 = 5;
+
 /// Looks after which a forsaken partition is led by the best of the replicas that answer, though others are alive.
 const LOOKS_FOR_ALL: u32 = 10;
 
@@ -65,8 +68,8 @@ pub(crate) struct Fleet {
     opened_at_once: Arc<Semaphore>,
     /// The elections under way; at most one round.
     electing: FuturesUnordered<BoxFuture<'static, ()>>,
-    /// Records of what nobody led at the last look.
-    vacant: BTreeSet<(PartitionId, Revision)>,
+    /// Records of what nobody led at the last look, and for how many looks it has been so.
+    vacant: BTreeMap<(PartitionId, Revision), u32>,
     /// The unclean elections under way; at most one round. They return what has to be opened again first.
     giving_up: FuturesUnordered<BoxFuture<'static, Vec<PartitionId>>>,
     /// Records of what nobody may lead while its topic wants a leader all the same, and for how many looks it has been so.
@@ -95,7 +98,7 @@ impl Fleet {
             asking: JoinSet::new(),
             opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
             electing: FuturesUnordered::new(),
-            vacant: BTreeSet::new(),
+            vacant: BTreeMap::new(),
             giving_up: FuturesUnordered::new(),
             forsaken: BTreeMap::new(),
             story,
@@ -212,13 +215,15 @@ impl Fleet {
     }
 
     /// Elects where nobody leads and this broker may. The controller is faster: this is for when there is none, and many that elect
-    /// at the same time only hinder each other. So what was not vacant at the last look is left alone.
+    /// at the same time only hinder each other, most of all where thousands of partitions lost their leader at once. So what has not been
+    /// vacant for some looks is left alone.
     fn fill_vacancies(&mut self) {
         let Some(session) = self.broker.session_handle().get().filter(|_| self.electing.is_empty()) else { return };
         let mut vacancies = vacancies(self.follow.image(), session);
-        let found = vacancies.iter().map(Vacancy::record).collect();
-        let before = std::mem::replace(&mut self.vacant, found);
-        vacancies.retain(|vacancy| before.contains(&vacancy.record()));
+        let looks = |vacancy: &Vacancy| self.vacant.get(&vacancy.record()).map_or(0, |looks| looks + 1);
+        self.vacant = vacancies.iter().map(|vacancy| (vacancy.record(), looks(vacancy))).collect();
+        let patience = if self.alive().controller().is_some() { LOOKS_FOR_CONTROLLER } else { 1 };
+        vacancies.retain(|vacancy| self.vacant[&vacancy.record()] >= patience);
         if !vacancies.is_empty() {
             let (broker, hand) = (self.broker.clone(), Hand { session, control: None });
             self.electing.push(Box::pin(async move {

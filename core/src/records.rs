@@ -3,7 +3,11 @@
 //! Plain data. A field this version does not know is an error, never dropped: a record read, changed and written back
 //! by an older broker must not lose what a newer one put there. Who writes them, and under which guard, is not here.
 
+pub mod groups;
 mod text;
+mod transaction;
+
+pub use transaction::{ProducerInstance, TransactionRecord, TransactionState};
 
 use crate::topic_name::TopicName;
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};

@@ -2,6 +2,7 @@
 //!
 //! It knows how keys are spelled, not what is stored under them.
 
+mod groups;
 mod path;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
@@ -11,8 +12,7 @@ use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use path::{Reader, Writer};
 
-/// Partitions whose committed offsets share one key (rule O1).
-pub const OFFSETS_BLOCK_PARTITIONS: u32 = 256;
+pub use millpond_core::records::groups::OFFSETS_BLOCK_PARTITIONS;
 
 /// What a coordinator shard coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +46,7 @@ pub enum ShardKind {
 /// | `ProducerIds` | `/pid/next` | first producer id not handed out, as text |
 /// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
 /// | `Shard` | `/shard/{txn,group,share}/{s:10}` | owner of a coordinator shard |
-/// | `Transaction` | `/x/{txn id}` | a transaction's state |
+/// | `Transaction` | `/x/{txn id}` | `TransactionRecord` |
 /// | `Group` | `/g/{group}/{part}` | group epoch, members, target |
 /// | `Offsets` | `/o/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
 /// | `PendingOffsets` | `/op/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |

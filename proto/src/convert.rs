@@ -24,31 +24,54 @@ pub fn grpc_code(code: ErrorCode) -> Code {
     match code {
         E::UnknownServerError => Code::Internal,
         E::OffsetOutOfRange => Code::OutOfRange,
-        E::UnknownTopicOrPartition | E::UnknownTopicId => Code::NotFound,
+        E::UnknownTopicOrPartition
+        | E::UnknownTopicId
+        | E::GroupIdNotFound
+        | E::UnknownMemberId
+        | E::TransactionalIdNotFound => Code::NotFound,
         E::LeaderNotAvailable
         | E::NotLeaderOrFollower
         | E::NotController
+        | E::CoordinatorLoadInProgress
         | E::CoordinatorNotAvailable
+        | E::NotCoordinator
+        | E::UnstableOffsetCommit
         | E::NotEnoughReplicas
         | E::KafkaStorageError
         | E::OffsetNotAvailable
         | E::PreferredLeaderNotAvailable => Code::Unavailable,
         E::RequestTimedOut => Code::DeadlineExceeded,
+        // What was begun has to end first, or be given up.
+        E::ConcurrentTransactions | E::TransactionAbortable => Code::Aborted,
         E::TopicAuthorizationFailed => Code::PermissionDenied,
         E::TopicAlreadyExists => Code::AlreadyExists,
         E::UnsupportedVersion => Code::Unimplemented,
-        E::ThrottlingQuotaExceeded => Code::ResourceExhausted,
+        E::ThrottlingQuotaExceeded | E::GroupMaxSizeReached => Code::ResourceExhausted,
         E::OutOfOrderSequenceNumber
         | E::DuplicateSequenceNumber
         | E::InvalidProducerEpoch
         | E::UnknownProducerId
+        | E::InvalidTxnState
+        | E::InvalidProducerIdMapping
+        | E::ProducerFenced
+        | E::TransactionCoordinatorFenced
         | E::FencedLeaderEpoch
-        | E::UnknownLeaderEpoch => Code::FailedPrecondition,
+        | E::UnknownLeaderEpoch
+        | E::IllegalGeneration
+        | E::RebalanceInProgress
+        | E::NonEmptyGroup
+        | E::MemberIdRequired
+        | E::FencedInstanceId
+        | E::GroupSubscribedToTopic
+        | E::FencedMemberEpoch
+        | E::UnreleasedInstanceId
+        | E::StaleMemberEpoch => Code::FailedPrecondition,
         E::CorruptMessage
         | E::MessageTooLarge
         | E::InvalidTopic
         | E::InvalidRequiredAcks
         | E::InvalidTimestamp
+        | E::InvalidTransactionTimeout
         | E::InvalidPartitions
         | E::InvalidReplicationFactor
         | E::InvalidReplicaAssignment
@@ -56,7 +79,13 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::InvalidRequest
         | E::UnsupportedForMessageFormat
         | E::UnsupportedCompressionType
-        | E::InvalidRecord => Code::InvalidArgument,
+        | E::InvalidRecord
+        | E::OffsetMetadataTooLarge
+        | E::InconsistentGroupProtocol
+        | E::InvalidGroupId
+        | E::InvalidSessionTimeout
+        | E::UnsupportedAssignor
+        | E::InvalidRegularExpression => Code::InvalidArgument,
     }
 }
 
