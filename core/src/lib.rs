@@ -6,6 +6,7 @@ pub mod collection;
 pub mod controller;
 pub mod election;
 pub mod flush;
+pub mod groups;
 pub mod loss;
 pub mod placement;
 pub mod records;

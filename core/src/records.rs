@@ -3,6 +3,7 @@
 //! Plain data. A field this version does not know is an error, never dropped: a record read, changed and written back
 //! by an older broker must not lose what a newer one put there. Who writes them, and under which guard, is not here.
 
+pub mod groups;
 mod text;
 
 use crate::topic_name::TopicName;

@@ -2,6 +2,7 @@
 //!
 //! It knows how keys are spelled, not what is stored under them.
 
+mod groups;
 mod path;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
@@ -11,8 +12,7 @@ use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use path::{Reader, Writer};
 
-/// Partitions whose committed offsets share one key (rule O1).
-pub const OFFSETS_BLOCK_PARTITIONS: u32 = 256;
+pub use millpond_core::records::groups::OFFSETS_BLOCK_PARTITIONS;
 
 /// What a coordinator shard coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -24,11 +24,14 @@ pub fn grpc_code(code: ErrorCode) -> Code {
     match code {
         E::UnknownServerError => Code::Internal,
         E::OffsetOutOfRange => Code::OutOfRange,
-        E::UnknownTopicOrPartition | E::UnknownTopicId => Code::NotFound,
+        E::UnknownTopicOrPartition | E::UnknownTopicId | E::GroupIdNotFound | E::UnknownMemberId => Code::NotFound,
         E::LeaderNotAvailable
         | E::NotLeaderOrFollower
         | E::NotController
+        | E::CoordinatorLoadInProgress
         | E::CoordinatorNotAvailable
+        | E::NotCoordinator
+        | E::UnstableOffsetCommit
         | E::NotEnoughReplicas
         | E::KafkaStorageError
         | E::OffsetNotAvailable
@@ -37,13 +40,23 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         E::TopicAuthorizationFailed => Code::PermissionDenied,
         E::TopicAlreadyExists => Code::AlreadyExists,
         E::UnsupportedVersion => Code::Unimplemented,
-        E::ThrottlingQuotaExceeded => Code::ResourceExhausted,
+        E::ThrottlingQuotaExceeded | E::GroupMaxSizeReached => Code::ResourceExhausted,
         E::OutOfOrderSequenceNumber
         | E::DuplicateSequenceNumber
         | E::InvalidProducerEpoch
         | E::UnknownProducerId
         | E::FencedLeaderEpoch
-        | E::UnknownLeaderEpoch => Code::FailedPrecondition,
+        | E::UnknownLeaderEpoch
+        | E::IllegalGeneration
+        | E::RebalanceInProgress
+        | E::InvalidTxnState
+        | E::NonEmptyGroup
+        | E::MemberIdRequired
+        | E::FencedInstanceId
+        | E::GroupSubscribedToTopic
+        | E::FencedMemberEpoch
+        | E::UnreleasedInstanceId
+        | E::StaleMemberEpoch => Code::FailedPrecondition,
         E::CorruptMessage
         | E::MessageTooLarge
         | E::InvalidTopic
@@ -56,7 +69,13 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::InvalidRequest
         | E::UnsupportedForMessageFormat
         | E::UnsupportedCompressionType
-        | E::InvalidRecord => Code::InvalidArgument,
+        | E::InvalidRecord
+        | E::OffsetMetadataTooLarge
+        | E::InconsistentGroupProtocol
+        | E::InvalidGroupId
+        | E::InvalidSessionTimeout
+        | E::UnsupportedAssignor
+        | E::InvalidRegularExpression => Code::InvalidArgument,
     }
 }
 

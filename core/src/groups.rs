@@ -1,0 +1,24 @@
+//! A coordinator's shard of groups: membership, assignment and committed offsets, with Kafka 4.3's semantics. A pure state machine.
+//!
+//! Its owner under the shard's epoch feeds it requests, time and topics, and persists what it says before it answers (rules O1, O3).
+//! It never reads a clock, draws random numbers, or knows how records are stored.
+
+mod assign;
+mod classic;
+mod consumer;
+mod embedded;
+mod offsets;
+mod patterns;
+mod scope;
+mod shard;
+mod step;
+mod timers;
+mod topics;
+
+pub use assign::Assignor;
+pub use shard::{MisplacedRecord, Shard, apply};
+pub use step::*;
+pub use topics::{Topic, Topics};
+
+#[cfg(test)]
+mod tests;
