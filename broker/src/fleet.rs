@@ -100,6 +100,7 @@ impl Fleet {
         fleet.note_sessions();
         fleet.note_disks();
         fleet.open_all(recovered).await?;
+        fleet.broker.inner().coordinators.note(fleet.follow.image());
         Ok(fleet)
     }
 
@@ -193,6 +194,7 @@ impl Fleet {
         for partition in partitions {
             self.assign(partition);
         }
+        self.broker.inner().coordinators.note(self.follow.image());
     }
 
     /// Elects where nobody leads and this broker may. The controller is faster: this is for when there is none, and many that elect
