@@ -34,8 +34,13 @@ impl Watch {
 }
 
 /// Leaves everything alone for so long: an idle fleet is measured too.
-pub(crate) fn wait(time: Duration) {
-    std::thread::sleep(time);
+///
+/// # Errors
+/// The system gives no timer.
+pub(crate) fn wait(time: Duration) -> Result<()> {
+    let timer = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    timer.block_on(tokio::time::sleep(time));
+    Ok(())
 }
 
 /// A file whose blocks were all written before.

@@ -18,9 +18,9 @@ const LOADS: [(u32, u64, u64); 2] = [(6, 160_000, 16 << 10), (600, 1_500_000, 51
 
 pub(crate) fn run(dir: &Path) -> Result<()> {
     println!(
-        "| partitions | MiB/s | objects | transactions | idle transactions/s | transactions per object beyond idle |"
+        "| partitions | MiB/s | objects | transactions | of which commits | idle transactions/s | transactions per object beyond idle |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     for (partitions, records, size) in LOADS {
         let dev = Dev::start_fleet(&dir.join(partitions.to_string()), BROKERS)?;
         // Segments close by age in the second load: ten seconds are the shortest that the tierer looks at.
@@ -28,22 +28,23 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
             ["topic", "create", "bench", "--partitions", &partitions.to_string(), "--config", "segment.ms=10000"];
         dev.run(&create)?;
         dev.run(&["cluster", "wait", "--isr-full"])?;
-        let (idle, _) = counts(&dev)?;
-        wait(IDLE);
-        let (before, uploads) = counts(&dev)?;
-        let idle_rate = (before - idle) as f64 / IDLE.as_secs_f64();
+        let idle = Counts::of(&dev)?;
+        wait(IDLE)?;
+        let before = Counts::of(&dev)?;
+        let idle_rate = (before.transactions - idle.transactions) as f64 / IDLE.as_secs_f64();
         let watch = Watch::begin();
         let report =
             dev.bench(&["produce", "bench", "--records", &records.to_string(), "--size", &size.to_string()], records)?;
         let produced_in = watch.ms() / 1e3;
         dev.run(&["topic", "flush", "bench"])?;
-        let (after, uploaded) = counts(&dev)?;
-        let (sent, objects) = (after - before, uploaded - uploads);
+        let after = Counts::of(&dev)?;
+        let (sent, objects) = (after.transactions - before.transactions, after.objects - before.objects);
+        let commits = after.commits - before.commits;
         let beyond = sent as f64 - idle_rate * watch.ms() / 1e3;
         let speed = (records * size) as f64 / f64::from(1 << 20) / produced_in;
         drop(report);
         println!(
-            "| {partitions} | {speed:.0} | {objects} | {sent} | {idle_rate:.2} | {:.2} |",
+            "| {partitions} | {speed:.0} | {objects} | {sent} | {commits} | {idle_rate:.2} | {:.2} |",
             beyond / objects.max(1) as f64
         );
         dev.stop()?;
@@ -51,8 +52,22 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Transactions sent, whatever came of them, and objects uploaded, by all brokers.
-fn counts(dev: &Dev) -> Result<(u64, u64)> {
-    let transactions = dev.counted("millpond_metadata_requests_total", &["operation=\"txn\""])?;
-    Ok((transactions, dev.counted("millpond_uploads_total", &[])?))
+/// What all brokers have done since they started.
+struct Counts {
+    /// Transactions sent, whatever came of them.
+    transactions: u64,
+    /// Those of them that were to change manifests.
+    commits: u64,
+    /// Objects uploaded.
+    objects: u64,
+}
+
+impl Counts {
+    fn of(dev: &Dev) -> Result<Counts> {
+        Ok(Counts {
+            transactions: dev.counted("millpond_metadata_requests_total", &["operation=\"txn\""])?,
+            commits: dev.counted("millpond_commit_transactions_total", &[])?,
+            objects: dev.counted("millpond_uploads_total", &[])?,
+        })
+    }
 }

@@ -19,7 +19,7 @@ const STUCK_MS: f64 = 120_000.0;
 
 pub(crate) fn run(dir: &Path) -> Result<()> {
     let dev = Dev::start_fleet(dir, BROKERS)?;
-    wait(SETTLES / 6);
+    wait(SETTLES / 6)?;
     let before = resident_bytes(&dev)?;
     let watch = Watch::begin();
     dev.run(&["topic", "create", "bench", "--partitions", &PARTITIONS.to_string()])?;
@@ -28,7 +28,7 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
     let led_ms = watch.ms();
     dev.run(&["cluster", "wait", "--isr-full", "--timeout", "2m"])?;
     let in_sync_ms = watch.ms();
-    wait(SETTLES);
+    wait(SETTLES)?;
     let after = resident_bytes(&dev)?;
     let watch = Watch::begin();
     kill(dev.brokers()?[0])?;

@@ -1,7 +1,7 @@
 //! The brokers that are alive, and which of them controls, as the metadata image says. A hint: whatever is decided on it is compared again (rule K3).
 
 use crate::api::BrokerDescription;
-use crate::partitions::shard::{ShardMsg, ShardSender};
+use crate::partitions::messages::{ShardMsg, ShardSender};
 use millpond_core::records::{PartitionRecord, SessionRecord};
 use millpond_core::replica::{Assignment, Input, Live};
 use millpond_log::{BrokerId, Incarnation, PartitionId, Rid};

@@ -12,7 +12,7 @@ use crate::coordinators::Coordinators;
 use crate::loss;
 use crate::manifests::Manifests;
 use crate::metrics::Metrics;
-use crate::partitions::shard::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
+use crate::partitions::messages::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::peers::Peers;
 use crate::producer_ids::ProducerIds;
 use crate::refusals::stale;

@@ -2,7 +2,7 @@
 
 use crate::alive::Sessions;
 use crate::api::{ApiError, PartitionDescription, PartitionLoss, TopicDescription, TopicRef};
-use crate::partitions::shard::ShardSender;
+use crate::partitions::messages::ShardSender;
 use crate::partitions::view::ViewReceiver;
 use crate::refusals::not_leader;
 use millpond_core::records::{PartitionRecord, TopicRecord};

@@ -9,11 +9,11 @@ use crate::broker::Broker;
 use crate::carry::{Hand, Stopped};
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
 use crate::elections::{Vacancy, vacancies};
-use crate::loss::{self, DiskStory};
+use crate::loss::{self, DiskStory, Lost};
 use crate::manifests::decode_root;
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::peers::Peer;
-use crate::replicas::{Found, Lost, Opened, Opening, open_later};
+use crate::replicas::{Found, Opened, Opening, open_later};
 use crate::start_error::StartError;
 use crate::tier::TierRequest;
 use crate::unclean::{Forsaken, forsaken};
@@ -42,6 +42,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often vacancies are looked for that no controller has filled.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Looks after which others elect though a controller is alive.
+const LOOKS_FOR_CONTROLLER: u32 = 5;
+
 /// Looks after which a forsaken partition is led by the best of the replicas that answer, though others are alive.
 const LOOKS_FOR_ALL: u32 = 10;
 
@@ -59,11 +62,14 @@ pub(crate) struct Fleet {
     local: BTreeMap<PartitionId, Option<Local>>,
     /// Tasks of their own: whatever this one does, they go on.
     opening: JoinSet<(PartitionId, Result<Opened, StartError>)>,
+    /// Replicas that are to be given up, and the questions whether they really are.
+    leaving: BTreeSet<PartitionId>,
+    asking: JoinSet<(PartitionId, bool)>,
     opened_at_once: Arc<Semaphore>,
     /// The elections under way; at most one round.
     electing: FuturesUnordered<BoxFuture<'static, ()>>,
-    /// Records of what nobody led at the last look.
-    vacant: BTreeSet<(PartitionId, Revision)>,
+    /// Records of what nobody led at the last look, and for how many looks it has been so.
+    vacant: BTreeMap<(PartitionId, Revision), u32>,
     /// The unclean elections under way; at most one round. They return what has to be opened again first.
     giving_up: FuturesUnordered<BoxFuture<'static, Vec<PartitionId>>>,
     /// Records of what nobody may lead while its topic wants a leader all the same, and for how many looks it has been so.
@@ -88,9 +94,11 @@ impl Fleet {
             follow,
             local: BTreeMap::new(),
             opening: JoinSet::new(),
+            leaving: BTreeSet::new(),
+            asking: JoinSet::new(),
             opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
             electing: FuturesUnordered::new(),
-            vacant: BTreeSet::new(),
+            vacant: BTreeMap::new(),
             giving_up: FuturesUnordered::new(),
             forsaken: BTreeMap::new(),
             story,
@@ -115,6 +123,11 @@ impl Fleet {
                 () = shutdown.cancelled() => return,
                 Some(first) = self.opening.join_next() => {
                     self.take_opened(first);
+                    continue;
+                }
+                Some(asked) = self.asking.join_next() => {
+                    let (partition, placed) = asked.expect("asking does not panic, and nobody ends it");
+                    self.on_asked(partition, placed);
                     continue;
                 }
                 Some(()) = self.electing.next() => continue,
@@ -198,13 +211,15 @@ impl Fleet {
     }
 
     /// Elects where nobody leads and this broker may. The controller is faster: this is for when there is none, and many that elect
-    /// at the same time only hinder each other. So what was not vacant at the last look is left alone.
+    /// at the same time only hinder each other, most of all where thousands of partitions lost their leader at once. So what has not been
+    /// vacant for some looks is left alone.
     fn fill_vacancies(&mut self) {
         let Some(session) = self.broker.session_handle().get().filter(|_| self.electing.is_empty()) else { return };
         let mut vacancies = vacancies(self.follow.image(), session);
-        let found = vacancies.iter().map(Vacancy::record).collect();
-        let before = std::mem::replace(&mut self.vacant, found);
-        vacancies.retain(|vacancy| before.contains(&vacancy.record()));
+        let looks = |vacancy: &Vacancy| self.vacant.get(&vacancy.record()).map_or(0, |looks| looks + 1);
+        self.vacant = vacancies.iter().map(|vacancy| (vacancy.record(), looks(vacancy))).collect();
+        let patience = if self.alive().controller().is_some() { LOOKS_FOR_CONTROLLER } else { 1 };
+        vacancies.retain(|vacancy| self.vacant[&vacancy.record()] >= patience);
         if !vacancies.is_empty() {
             let (broker, hand) = (self.broker.clone(), Hand { session, control: None });
             self.electing.push(Box::pin(async move {
@@ -367,13 +382,57 @@ impl Fleet {
                 tracing::debug!(partition = %id, "a replica is placed here");
                 self.local.insert(id, None);
                 self.open(id, topic.name.to_string(), config.clone(), None);
-            } else if !placed && self.local.remove(&id).is_some() {
+            } else if !placed {
                 // The record names this broker no more: a fact with a revision, not an absence (rule K6).
-                tracing::debug!(partition = %id, "a replica is placed elsewhere");
-                self.lost.remove(&id);
-                self.broker.drop_replica(id);
+                self.leave(id);
             }
         }
+    }
+
+    /// Gives a replica up, unless the record names this broker again by now: an image may be old, and a leader that placed the replica
+    /// here anew may count on it already (S5). So it acknowledges nothing from here on, and only then the store is asked.
+    fn leave(&mut self, id: PartitionId) {
+        let Some(held) = self.local.get(&id) else { return };
+        let Some(local) = held else {
+            // It is being opened, and has acknowledged nothing: what was opened is dropped then.
+            self.local.remove(&id);
+            return;
+        };
+        if !self.leaving.insert(id) {
+            return;
+        }
+        tracing::debug!(partition = %id, "a replica is placed elsewhere");
+        // A shard that is gone ends the broker.
+        let _ = local.shard.send(ShardMsg::Step { partition: id, input: Input::Session(None) });
+        let broker = self.broker.clone();
+        self.asking.spawn(async move {
+            loop {
+                match broker.inner().store.partition(id).await {
+                    // No record is no fact: its topic's tombstone will be one (rule K6).
+                    Ok(seen) => return (id, seen.is_none_or(|seen| seen.value.replicas.contains(&broker.id()))),
+                    Err(error) => {
+                        tracing::warn!(partition = %id, %error, "a partition's record cannot be read yet");
+                        tokio::time::sleep(RETRY).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// What the store said of a replica that was to be given up.
+    fn on_asked(&mut self, id: PartitionId, placed: bool) {
+        self.leaving.remove(&id);
+        let Some(Some(local)) = self.local.get(&id) else { return };
+        if placed {
+            let inc = self.broker.session_handle().get().map(|session| session.inc);
+            let _ = local.shard.send(ShardMsg::Step { partition: id, input: Input::Session(inc) });
+            return self.assign(id);
+        }
+        self.local.remove(&id);
+        self.lost.remove(&id);
+        self.broker.drop_replica(id);
+        // It may have been placed here again meanwhile.
+        self.refresh(id.topic);
     }
 
     /// Has a replica opened, or opened again, when it is its turn.
@@ -413,6 +472,7 @@ impl Fleet {
                 let name = topic.map_or_else(|| partition.topic.to_string(), |topic| topic.record.name.to_string());
                 self.note_loss(partition, &name, lost.as_ref());
                 // What was seen meanwhile.
+                self.tell_min_isr(partition);
                 self.judge(partition);
                 self.assign(partition);
                 true
@@ -443,6 +503,18 @@ impl Fleet {
             self.lost.retain(|partition, _| partition.topic != id);
             self.forget_damage(lost);
         }
+    }
+
+    /// Tells a replica that has just been opened what `min.insync.replicas` its topic wants: a change may have come while this broker was
+    /// down, or held no replica (rule I7).
+    fn tell_min_isr(&self, partition: PartitionId) {
+        let Some(Some(local)) = self.local.get(&partition) else { return };
+        let Some(topic) = self.follow.image().topics.get(&partition.topic) else { return };
+        // One that cannot be read is told of where it is refreshed.
+        let Ok(config) = parse(&topic.value) else { return };
+        let input = Input::MinIsr(config.min_isr(topic.value.replication_factor));
+        // A shard that is gone ends the broker.
+        let _ = local.shard.send(ShardMsg::Step { partition, input });
     }
 
     /// Tells the replicas here of a topic's new settings.
@@ -490,6 +562,7 @@ impl Fleet {
                 };
                 let Opened { local, lost } = self.broker.open_replica(opening).await?;
                 self.local.insert(id, Some(local));
+                self.tell_min_isr(id);
                 self.note_loss(id, topic.name.as_str(), lost.as_ref());
             }
             let partitions = (0..topic.partitions).map(|index| self.handle(PartitionId { topic: topic.id, index }));

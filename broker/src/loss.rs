@@ -2,9 +2,9 @@
 
 use crate::api::{ApiError, DamagedPlace, PartitionLoss};
 use crate::catalog::{PartitionHandle, Topic};
-use crate::replicas::Lost;
 use crate::wal::{Damage, Recovered};
-use millpond_log::{ErrorCode, PartitionId};
+use millpond_log::{ErrorCode, Offset, PartitionId};
+use std::ops::Range;
 
 /// What this start found of its disk: it explains why replicas on it are other replicas now (rule K2).
 pub(crate) struct DiskStory {
@@ -15,6 +15,14 @@ pub(crate) struct DiskStory {
     /// Whether the WAL held nothing.
     empty: bool,
     damage: Vec<Damage>,
+}
+
+/// What is lost of a partition that was opened as lost.
+pub(crate) struct Lost {
+    /// From the end of the log to where it is known to have reached.
+    pub(crate) offsets: Range<Offset>,
+    /// Whether the WAL held anything of it.
+    pub(crate) in_wal: bool,
 }
 
 impl DiskStory {

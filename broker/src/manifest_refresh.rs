@@ -4,7 +4,7 @@
 use crate::api::ApiError;
 use crate::broker::{Broker, stopping};
 use crate::manifests::decode_root;
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::refusals::storage_error;
 use crate::topics::unavailable;
 use millpond_log::PartitionId;

@@ -3,7 +3,7 @@
 use crate::broker::Broker;
 use crate::clock;
 use crate::mark::Mark;
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::session::SessionHandle;
 use crate::wal::{Wal, WalError};
 use millpond_core::records::SessionRecord;

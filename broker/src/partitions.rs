@@ -1,6 +1,7 @@
 //! The partitions this broker holds: their shards, and the views that readers see.
 
 pub(crate) mod links;
+pub(crate) mod messages;
 pub(crate) mod recovery;
 pub(crate) mod shard;
 pub(crate) mod view;

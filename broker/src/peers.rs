@@ -22,7 +22,7 @@ mod wishes;
 
 use crate::config::InternalTls;
 use crate::partitions::links::{LinkMsg, Links};
-use crate::partitions::shard::{ShardMsg, ShardSender};
+use crate::partitions::messages::{ShardMsg, ShardSender};
 use crate::secret::Secret;
 use crate::session::SessionHandle;
 use crate::wal::Wal;

@@ -3,7 +3,7 @@
 //! It decides nothing: a proposal is sent as it is until its outcome is known.
 
 use crate::alive::Alive;
-use crate::partitions::shard::{Proposed, ShardMsg};
+use crate::partitions::messages::{Proposed, ShardMsg};
 use crate::session::SessionHandle;
 use futures::future::{join, join_all};
 use millpond_core::records::{Leader, PartitionRecord};

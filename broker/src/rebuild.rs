@@ -2,8 +2,8 @@
 //! whether the manifest has passed what was asked for.
 
 use crate::manifests::decode_root;
+use crate::partitions::messages::{Rebuild, Rebuilt, ShardMsg, Wanted};
 use crate::partitions::recovery::{self, Sources};
-use crate::partitions::shard::{Rebuild, Rebuilt, ShardMsg, Wanted};
 use crate::refusals::storage_error;
 use crate::tiered::Tiered;
 use crate::wal::Wal;

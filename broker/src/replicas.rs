@@ -2,9 +2,10 @@
 
 use crate::broker::Broker;
 use crate::catalog::Local;
+use crate::loss::Lost;
 use crate::manifests::decode_root;
+use crate::partitions::messages::{Closed, Open, ShardMsg, ShardSender};
 use crate::partitions::recovery::{self, RecoveryError};
-use crate::partitions::shard::{Closed, Open, ShardMsg, ShardSender};
 use crate::partitions::view::{PartitionView, ViewSender};
 use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
@@ -14,7 +15,6 @@ use millpond_core::topic_config::TopicConfig;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{LeaderEpoch, Offset, PartitionId};
 use millpond_metadata::store::Versioned;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -42,14 +42,6 @@ pub(crate) struct Opened {
     pub(crate) local: Local,
     /// Of a partition that nobody may lead any more: what is lost.
     pub(crate) lost: Option<Lost>,
-}
-
-/// What is lost of a partition that was opened as lost.
-pub(crate) struct Lost {
-    /// From the end of the log to where it is known to have reached.
-    pub(crate) offsets: Range<Offset>,
-    /// Whether the WAL held anything of it.
-    pub(crate) in_wal: bool,
 }
 
 impl Broker {

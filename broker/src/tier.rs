@@ -10,7 +10,7 @@ pub(crate) mod upload;
 use crate::api::ApiError;
 use crate::clock;
 use crate::metrics::TierMeters;
-use crate::partitions::shard::{ShardMsg, ShardSender};
+use crate::partitions::messages::{ShardMsg, ShardSender};
 use crate::partitions::view::ViewReceiver;
 use crate::refusals::not_leader;
 use crate::telemetry::TracedTails;

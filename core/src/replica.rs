@@ -69,6 +69,8 @@ pub struct Replica {
     durable: Offset,
     trimmed: Offset,
     hw: Offset,
+    /// The newest unclean epoch for which the high watermark was taken from its leader (rule E7).
+    unclean_met: Option<LeaderEpoch>,
     at_end: EndState,
     epochs: LeaderEpochs,
     timestamp_type: TimestampType,
@@ -120,6 +122,7 @@ impl Replica {
             trimmed: from.tiered_end,
             // What the manifest holds was committed (S8), whatever was persisted here.
             hw: from.hw.max(from.tiered_end),
+            unclean_met: None,
             at_end: from.at_end,
             epochs: from.epochs,
             timestamp_type: from.timestamp_type,
@@ -207,7 +210,7 @@ impl Replica {
     /// The high watermark as it may be persisted now: durable when it is written (rule R10).
     #[must_use]
     pub fn hw_to_persist(&self) -> Offset {
-        self.hw.min(self.durable)
+        if self.rules.uphold(Rule::HighWatermarkDurable) { self.hw.min(self.durable) } else { self.hw }
     }
 
     /// Epochs of the whole log.

@@ -44,6 +44,10 @@ pub enum Rule {
     LeaderExpands,
     /// K2, B4: a lost disk is another replica.
     DiskGeneration,
+    /// W3a: what was recovered counts as durable only once every file is synced.
+    RecoveredSynced,
+    /// B1a: a disk that is not the one that registered last is another replica.
+    DiskIncarnation,
     /// T1: only committed offsets are tiered.
     TierCommitted,
     /// T6: trimming waits for the committed manifest.
@@ -56,7 +60,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 23] = [
+    pub const ALL: [Rule; 25] = [
         Rule::EpochPerOffice,
         Rule::ShrinkWaits,
         Rule::ExpandCounts,
@@ -76,6 +80,8 @@ impl Rule {
         Rule::Electable,
         Rule::LeaderExpands,
         Rule::DiskGeneration,
+        Rule::RecoveredSynced,
+        Rule::DiskIncarnation,
         Rule::TierCommitted,
         Rule::TrimAfterCommit,
         Rule::TierCompare,

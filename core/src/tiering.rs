@@ -240,7 +240,9 @@ impl Tiering {
 
     /// The upload failed. `blamed`: by this partition, not by the object store or by a neighbour in the bundle.
     pub fn upload_failed(&mut self, now_ms: u64, blamed: bool, jitter: f64) {
-        self.step = Step::Idle;
+        if let Step::Uploading(epoch) = self.step {
+            self.step = self.rest(epoch);
+        }
         if blamed {
             self.backoff.fail(now_ms, jitter);
         }
@@ -249,7 +251,8 @@ impl Tiering {
     /// Its segment is in the bucket, surely and rightly (rules T2, T3). The change that commits it; `None` if the office has
     /// changed hands meanwhile: then it is an orphan.
     pub fn uploaded(&mut self, entry: SegmentEntry, producers: ProducerTable) -> Option<Change> {
-        let Step::Uploading(epoch) = std::mem::replace(&mut self.step, Step::Idle) else { return None };
+        let Step::Uploading(epoch) = self.step else { return None };
+        self.step = self.rest(epoch);
         if self.office != Some(epoch) || entry.base != self.root.tiered_end {
             return None;
         }
@@ -264,6 +267,12 @@ impl Tiering {
             producers: Some(producers),
             sent: false,
         })
+    }
+
+    /// What follows what was begun in `epoch`. In another office the root may be older than the replica's log, since others have led
+    /// in between: it is read again first (rule T8).
+    fn rest(&self, epoch: LeaderEpoch) -> Step {
+        if self.office == Some(epoch) { Step::Idle } else { Step::Stale }
     }
 
     /// Whether the log start may be moved now.
@@ -303,7 +312,7 @@ impl Tiering {
             _ => None,
         };
         if let Some(revision) = committed {
-            self.step = Step::Idle;
+            self.step = self.rest(change.epoch);
             self.backoff = Backoff::default();
             self.base = revision;
             self.root = Arc::new(change.root);
@@ -324,7 +333,7 @@ impl Tiering {
                 Settled::Again
             }
             Outcome::Expired | Outcome::Unsent => {
-                self.step = Step::Idle;
+                self.step = self.rest(change.epoch);
                 Settled::Again
             }
             Outcome::Committed(_) => unreachable!("settled above"),

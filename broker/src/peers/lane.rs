@@ -8,7 +8,7 @@ use super::cursors::{Cursors, Pushing};
 use super::pulse::{self, Pulse};
 use super::{FRAME_BYTES, LaneKind, Peer, Shared, suspect, wire};
 use crate::partitions::links::{Answer, LinkMsg};
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::wal::{Ahead, TailReadError};
 use futures::FutureExt;
 use futures::future::BoxFuture;

@@ -7,7 +7,7 @@ use super::meters::Window;
 use super::wishes::WISHES_MAX;
 use super::{FRAME_BYTES, Shared, suspect, wire};
 use crate::partitions::links::{Answer, AnswerSender, Pushed};
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::wal::WalPermit;
 use futures::Stream;
 use millpond_core::replica::Push;

@@ -1,7 +1,7 @@
 //! Asks leaders to hand over (rule E9). A wish is not more than that: whoever asks looks at who leads.
 
 use super::{Peers, Shared, wire};
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use millpond_core::replica::{Input, Transfer};
 use millpond_log::{BrokerId, PartitionId};
 use millpond_proto::internal::TransferRequest;

@@ -4,7 +4,7 @@ use super::commit::{CommitError, Committed, Committer};
 use super::{Partition, Tierer};
 use crate::api::ApiError;
 use crate::clock;
-use crate::partitions::shard::ShardMsg;
+use crate::partitions::messages::ShardMsg;
 use crate::refusals::{not_leader, storage_error};
 use crate::tiered::Tiered;
 use crate::wal::Wal;

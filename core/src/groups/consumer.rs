@@ -133,6 +133,10 @@ impl ConsumerGroup {
             member.confirmed |= owned.iter().eq(member.record.assigned.keys());
         }
         cx.after(cx.session(&id), cx.limits.session_timeout_ms);
+        if before.classic.is_some() {
+            cx.timers.cancel(&Timer::Rejoin(cx.group.clone(), id.clone()));
+            cx.timers.cancel(&Timer::Resync(cx.group.clone(), id.clone()));
+        }
         let full = request.owned.is_some() && request.rebalance_timeout_ms.is_some();
         let tell = full || request.epoch != member.record.epoch || !member.confirmed;
         Ok(Beat {

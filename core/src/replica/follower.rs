@@ -1,7 +1,7 @@
 //! The follower's part: what it takes from the leader, where it truncates, what it acknowledges (rules R3 to R8, R10, R12).
 
 use super::{
-    EndState, Fault, Installed, Now, Output, Placed, Push, PushHead, PushReply, Replica, Role, Said, Written,
+    EndState, Fault, Installed, Mark, Now, Output, Placed, Push, PushHead, PushReply, Replica, Role, Said, Written,
     chain_hash,
 };
 use crate::rules::Rule;
@@ -107,6 +107,11 @@ impl Replica {
                 // Batches of one push adjoin: what does not is a peer's fault, and what came before it stands.
                 break;
             }
+            if end <= self.tiered_end && self.epochs.epoch_at(base).is_none() {
+                // Long since tiered, and so committed: older than the epochs that the manifest still tells, no proof of another log.
+                matched = end;
+                continue;
+            }
             if base < self.at_end.end {
                 if self.epochs.epoch_at(base) != Some(epoch) {
                     self.truncate(base, head, out);
@@ -190,10 +195,17 @@ impl Replica {
         (self.at_end, self.epochs) = (at_end, epochs);
         self.log_start = self.log_start.max(log_start);
         (self.tiered_end, self.hw) = (at, at);
-        let mark = self.written(Written::End(at));
+        let mark = self.start_over();
         out.push(Output::Reset { at, prefix_hash, mark });
         out.push(Output::Publish);
         self.stand_again(now, out);
+    }
+
+    /// The log starts over at its end, with a reset that the driver hands to the WAL under this mark: what was durable before is of
+    /// another log, and nothing of this one is acknowledged before the reset is durable (rule W1).
+    pub fn start_over(&mut self) -> Mark {
+        self.durable = Offset(0);
+        self.written(Written::End(self.at_end.end))
     }
 
     /// The log is whole again: asks the leader to go on, and looks at what was decided meanwhile.
@@ -213,7 +225,13 @@ impl Replica {
         stream.matched = stream.matched.max(matched);
         let matched = stream.matched;
         let hw = head.hw.min(matched);
-        if hw > self.hw {
+        // Rule E7: after an unclean election its leader says what is committed, and that may be less than was known here.
+        let reset = self.unclean(head) && self.unclean_met < head.unclean_epoch;
+        let hw = if reset { hw.max(self.tiered_end) } else { hw.max(self.hw) };
+        if reset {
+            self.unclean_met = head.unclean_epoch;
+        }
+        if hw != self.hw {
             self.hw = hw;
             out.push(Output::Publish);
         }

@@ -89,6 +89,10 @@ impl Replica {
         let Assignment { record, revision, live } = assigned;
         assert!(record.isr.contains(&self.rid), "rule E3: the elected replica is in the ISR");
         self.step_down(record.epoch, None, out);
+        if record.unclean_epoch == Some(record.epoch) {
+            // Rule E7: it was in no ISR, so what it was told to be committed may not be durable here (rule R9).
+            self.hw = self.hw.min(self.durable).max(self.tiered_end);
+        }
         self.min_isr_wanted = self.min_isr_wanted.filter(|wanted| *wanted != record.min_isr);
         self.role = Role::Leader(Leading {
             record,
@@ -202,6 +206,16 @@ impl Replica {
             log_start: self.log_start,
             tiered_end: self.tiered_end,
         })
+    }
+
+    /// What followers are counted to hold durably of this leader's log (rule R8); nothing unless it leads.
+    pub fn counted(&self) -> impl Iterator<Item = (Rid, Offset)> {
+        let leading = match &self.role {
+            Role::Leader(leading) => Some(leading),
+            Role::Follower { .. } => None,
+        };
+        let followers = leading.into_iter().flat_map(|leading| leading.followers.values());
+        followers.filter_map(|follower| Some((follower.rid, follower.matched?)))
     }
 
     pub(super) fn produce(&mut self, now: Now, produce: Produce, out: &mut Vec<Output>) {

@@ -104,7 +104,31 @@ fn what_was_uploaded_in_another_office_is_an_orphan() {
     tiering.begin_upload();
     tiering.lead(LeaderEpoch(4));
     assert_eq!(tiering.uploaded(entry(0, 4), ProducerTable::default()), None, "rule K8");
-    assert!(tiering.may_advance(0));
+    assert!(tiering.wants_root(0) && !tiering.may_advance(0), "rule T8");
+}
+
+#[test]
+fn whatever_ends_in_a_later_office_is_followed_by_a_look_at_the_root() {
+    let stale = |end: fn(&mut Tiering)| {
+        let mut tiering = leader();
+        tiering.begin_upload();
+        // Another leads for a while, and may commit and trim.
+        tiering.resign();
+        tiering.lead(LeaderEpoch(5));
+        end(&mut tiering);
+        assert_eq!(offered(&tiering, 9999, &Visible { epoch: LeaderEpoch(5), ..visible(9) }), None, "rule T8");
+        assert!(tiering.wants_root(9999), "rule T8: the root may be older than the log here");
+    };
+    stale(|tiering| tiering.upload_failed(0, true, 0.0));
+    stale(|tiering| assert_eq!(tiering.uploaded(entry(0, 4), ProducerTable::default()), None));
+    for outcome in [Outcome::Committed(70), Outcome::Expired, Outcome::Unsent, Outcome::Fenced, Outcome::Unknown] {
+        let mut tiering = leader();
+        let sent = change(&mut tiering, 4);
+        tiering.resign();
+        tiering.lead(LeaderEpoch(5));
+        tiering.settled(sent, outcome, 0, 0.0);
+        assert!(tiering.wants_root(9999), "rule T8: after {outcome:?}");
+    }
 }
 
 #[test]

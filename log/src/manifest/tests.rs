@@ -206,9 +206,12 @@ impl Model {
     }
 
     fn check_epochs(&mut self) {
-        let log_start = self.view.root().log_start;
+        let root = self.view.root();
+        // The record before the tiered end is always in it (rule R5).
+        let log_start = root.log_start.min(Offset(root.tiered_end.0.saturating_sub(1)));
+        let live = self.all.iter().filter(|entry| entry.end > log_start);
         let mut expected = LeaderEpochsByHand::default();
-        for entry in self.live() {
+        for entry in live {
             entry.epochs.iter().for_each(|&at| expected.note(at, log_start));
         }
         let found = ask(&mut self.view, &self.bucket, ManifestView::epochs);

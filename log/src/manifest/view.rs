@@ -218,20 +218,21 @@ impl ManifestView {
         Lookup::Found(at_least)
     }
 
-    /// The leader-epoch cache for `[log_start, tiered_end)`, the first entry's start clipped to `log_start` (rules R1, R12).
+    /// The leader-epoch cache for `[log_start, tiered_end)`, the first entry's start clipped to `log_start` (rules R1, R12). The record
+    /// before `tiered_end` is in it even where the log starts after it: whoever goes on from there is asked for its epoch (rule R5).
     pub fn epochs(&self) -> Lookup<Vec<EpochStart>> {
-        let log_start = self.root.log_start;
+        let start = self.root.log_start.min(Offset(self.root.tiered_end.0.saturating_sub(1)));
         let mut epochs: Vec<EpochStart> = Vec::new();
         let mut note = |at: EpochStart| match epochs.last_mut() {
             Some(newest) if newest.epoch == at.epoch => {}
-            Some(newest) if at.start <= log_start => *newest = EpochStart { start: log_start, ..at },
-            _ => epochs.push(EpochStart { start: at.start.max(log_start), ..at }),
+            Some(newest) if at.start <= start => *newest = EpochStart { start, ..at },
+            _ => epochs.push(EpochStart { start: at.start.max(start), ..at }),
         };
-        let several_epochs = |span: &Span| span.end > log_start && span.totals.first_epoch != span.totals.last_epoch;
+        let several_epochs = |span: &Span| span.end > start && span.totals.first_epoch != span.totals.last_epoch;
         let walked = self.walk(several_epochs, &mut |item| -> ControlFlow<()> {
             let span = item.span();
             match item {
-                _ if span.end <= log_start => {}
+                _ if span.end <= start => {}
                 Item::Segment(entry) => entry.epochs.iter().copied().for_each(&mut note),
                 Item::Manifest(_) => note(EpochStart { epoch: span.totals.first_epoch, start: span.base }),
             }

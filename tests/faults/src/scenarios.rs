@@ -60,6 +60,9 @@ const SILENT: Duration = Duration::from_secs(6 + 2);
 /// Rule I6: what it takes to find that no way leads to a follower, and to go on without it.
 const APART: Duration = Duration::from_secs(4);
 
+/// Rule E1a: what it takes the last broker to find the others gone. A lease that was just about to be renewed would last 4 s more.
+const LEFT_ALONE: Duration = Duration::from_secs(3);
+
 /// All of them, in the order in which they run.
 pub(crate) static ALL: &[Scenario] = &[
     Scenario {
@@ -265,7 +268,12 @@ async fn kill_two(stage: &mut Stage) -> Result<(), String> {
         stage.some_time().await;
         stage.mark("kill -9 of two", &victims).await?;
         victims.iter().for_each(|victim| stage.fleet.kill(*victim));
+        let killed = tokio::time::Instant::now();
         stage.fleet.wait_until_alone(spared).await?;
+        let (alone, calm) = (killed.elapsed(), !stage.short);
+        stage.expect(alone < LEFT_ALONE || !calm, || {
+            format!("the broker that is left leads all after {alone:?}, at most {LEFT_ALONE:?} allowed: it waits for no lease (rule E1a)")
+        });
         let told = stage.probe(0, Duration::from_secs(10)).await?;
         // What the broker refused it with, as the client passes it on.
         let refused =

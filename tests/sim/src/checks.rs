@@ -1,23 +1,29 @@
 //! What must hold after every step (section 2.10 of the safety rules), seen from outside: by what readers and clients may know.
 
-use crate::world::World;
+use crate::bucket;
+use crate::world::{Checked, World};
 use millpond_core::replica::{Appended, Refusal};
+use millpond_log::manifest::ManifestRoot;
 use millpond_log::producers::ProducerError;
-use millpond_log::{Offset, ProducerId};
+use millpond_log::{LeaderEpoch, Offset, PartitionId, ProducerId, Rid};
 use std::collections::BTreeMap;
 
-/// Everything that was ever exposed: the one true log.
+/// Everything of one partition that was ever exposed: the one true log.
 #[derive(Default)]
 pub(crate) struct History {
     batches: Vec<Exposed>,
     /// Where each (producer, sequence) was exposed.
     sequences: BTreeMap<(ProducerId, i32), Offset>,
+    /// Highest epoch in which each replica has acknowledged something (rule R4).
+    acknowledged_in: BTreeMap<Rid, LeaderEpoch>,
 }
 
 struct Exposed {
     base: Offset,
     end: Offset,
     hash: u64,
+    /// Of its records.
+    crc: u32,
 }
 
 impl History {
@@ -35,62 +41,85 @@ impl History {
         let at = self.batches.binary_search_by_key(&end, |exposed| exposed.end).ok()?;
         Some(self.batches[at].hash)
     }
+
+    /// Whether the batch with these bounds and this checksum is the one that was shown (S2).
+    pub(crate) fn shows(&self, base: Offset, end: Offset, crc: u32) -> bool {
+        self.from(base).is_some_and(|known| known.end == end && known.crc == crc)
+    }
+
+    pub(crate) fn note_acknowledged_in(&mut self, rid: Rid, epoch: LeaderEpoch) {
+        let newest = self.acknowledged_in.entry(rid).or_insert(epoch);
+        *newest = epoch.max(*newest);
+    }
+
+    /// Rule R4: an epoch in which something was acknowledged is known after every restart.
+    pub(crate) fn check_epoch(&self, rid: Rid, seen: LeaderEpoch) -> Checked {
+        match self.acknowledged_in.get(&rid) {
+            Some(newest) if *newest > seen => {
+                Err(format!("R4 {rid} knows of epoch {seen} only, and has acknowledged in {newest}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-type Checked = Result<(), String>;
-
 impl World {
-    /// Notes what a broker's readers may see now (S1, S2, S15).
-    pub(crate) fn expose(&mut self, node: usize) -> Checked {
+    pub(crate) fn history(&self, partition: PartitionId) -> &History {
+        &self.histories[&partition]
+    }
+
+    /// Notes what a broker's readers may see now (S1, S2, S7, S15).
+    pub(crate) fn expose(&mut self, node: usize, partition: PartitionId) -> Checked {
         let id = self.nodes[node].id;
-        let Some(running) = &mut self.nodes[node].running else { return Ok(()) };
-        let visible = running.replica.visible();
+        let Some(slot) = self.nodes[node].slot_mut(partition) else { return Ok(()) };
+        let history = self.histories.get_mut(&partition).expect("every partition has a history");
+        let visible = slot.replica.visible();
         let hw = visible.hw;
-        if hw > running.log.end() {
-            return Err(format!("broker {id} exposes {hw} of a log that ends at {}", running.log.end()));
+        if hw > slot.log.end() {
+            return Err(format!("broker {id} exposes {hw} of {partition}, whose log ends at {}", slot.log.end()));
         }
-        let from = running.log.at(running.exposed);
-        for placed in running.log.batches[from..].iter().take_while(|placed| placed.batch.base_offset() < hw) {
+        let from = slot.log.at(slot.exposed);
+        for placed in slot.log.batches[from..].iter().take_while(|placed| placed.batch.base_offset() < hw) {
             let (base, end) = (placed.batch.base_offset(), placed.batch.end_offset());
             if end > hw {
-                return Err(format!("broker {id} exposes half a batch at {base}"));
+                return Err(format!("broker {id} exposes half a batch at {base} of {partition}"));
             }
-            if base < self.history.end() {
-                let same =
-                    self.history.from(base).is_some_and(|known| known.hash == placed.prefix_hash && known.end == end);
+            if base < history.end() {
+                let same = history.from(base).is_some_and(|known| known.hash == placed.prefix_hash && known.end == end);
                 if !same {
-                    return Err(format!("S1/S2 broker {id} exposes another batch at {base}"));
+                    return Err(format!("S1/S2 broker {id} exposes another batch at {base} of {partition}"));
                 }
                 continue;
             }
-            if base > self.history.end() {
-                return Err(format!("S7 broker {id} exposes {base} after {}", self.history.end()));
+            if base > history.end() {
+                return Err(format!("S7 broker {id} exposes {base} of {partition} after {}", history.end()));
             }
             if !visible.leads {
-                return Err(format!("follower {id} exposes {base}, which no leader did"));
+                return Err(format!("follower {id} exposes {base} of {partition}, which no leader did"));
             }
             if let Some(stamp) = placed.batch.producer()
-                && let Some(first) = self.history.sequences.insert((stamp.id, stamp.base_sequence), base)
+                && let Some(first) = history.sequences.insert((stamp.id, stamp.base_sequence), base)
             {
                 return Err(format!(
-                    "S15 sequence {} of producer {} at {first} and {base}",
+                    "S15 sequence {} of producer {} at {first} and {base} of {partition}",
                     stamp.base_sequence, stamp.id.0
                 ));
             }
-            self.history.batches.push(Exposed { base, end, hash: placed.prefix_hash });
+            history.batches.push(Exposed { base, end, hash: placed.prefix_hash, crc: placed.batch.crc() });
         }
-        running.exposed = running.exposed.max(hw);
+        slot.exposed = slot.exposed.max(hw);
         Ok(())
     }
 
     /// An answer is true when it is given, whether or not it arrives.
     pub(crate) fn check_answer(&self, client: usize, sequence: i32, result: &Result<Appended, Refusal>) -> Checked {
+        let asked = &self.clients[client];
         match result {
             Ok(appended) => {
-                let found = self.history.sequences.get(&(ProducerId(client as u64), sequence));
+                let found = self.history(asked.partition).sequences.get(&(asked.producer(), sequence));
                 if found != Some(&appended.base) {
                     return Err(format!(
-                        "rule P3: acknowledged {sequence} of {client} at {}, exposed at {found:?}",
+                        "P3 acknowledged {sequence} of {client} at {}, exposed at {found:?}",
                         appended.base
                     ));
                 }
@@ -98,47 +127,78 @@ impl World {
             }
             // A late copy of what the client knows to be acknowledged may be old; what it still waits for may not.
             Err(Refusal::Producer(ProducerError::DuplicateUnknown { .. } | ProducerError::Fenced { .. }))
-                if !self.clients[client].acked.contains_key(&sequence) =>
+                if !asked.acked.contains_key(&sequence) =>
             {
-                Err(format!("rule P1: {sequence} of {client} is answered {result:?}"))
+                Err(format!("P1 {sequence} of {client} is answered {result:?}"))
             }
             Err(_) => Ok(()),
         }
     }
 
-    pub(crate) fn check(&mut self) -> Checked {
-        self.check_leaders()?;
-        self.check_candidates()?;
-        let missing = self.etcd.manifest.entries.iter().find(|entry| !self.bucket.contains_key(&entry.object));
-        match missing {
-            Some(entry) => Err(format!("S10 the manifest names object {}, which is gone", entry.object)),
-            None => Ok(()),
+    pub(crate) fn check(&self) -> Checked {
+        for (partition, (root, _)) in &self.etcd.roots {
+            self.check_leaders(*partition)?;
+            self.check_candidates(*partition)?;
+            let missing = root.entries().iter().find(|entry| {
+                let needed = entry.end > root.log_start || entry.end == root.tiered_end;
+                needed && !self.bucket.0.contains_key(&entry.object)
+            });
+            if let Some(entry) = missing {
+                return Err(format!("S10 the manifest of {partition} names `{}`, which is gone", entry.object));
+            }
         }
+        Ok(())
     }
 
-    /// S3, S24, R11: one leader an epoch, and the one of record holds everything committed.
-    fn check_leaders(&self) -> Checked {
+    /// S3, S3b, S22, S24, R11: one leader an epoch; the one of record holds everything committed, and counts what is there.
+    fn check_leaders(&self, partition: PartitionId) -> Checked {
         let mut epochs = BTreeMap::new();
-        let committed = self.history.end();
+        let committed = self.history(partition).end();
         for node in &self.nodes {
-            let Some(running) = &node.running else { continue };
-            let visible = running.replica.visible();
+            let Some(slot) = node.slot(partition) else { continue };
+            let visible = slot.replica.visible();
             if !visible.leads {
                 continue;
             }
             if let Some(other) = epochs.insert(visible.epoch, node.id) {
-                return Err(format!("S24 brokers {other} and {} lead in epoch {}", node.id, visible.epoch));
+                let (one, epoch) = (node.id, visible.epoch);
+                return Err(format!("S24 brokers {other} and {one} lead {partition} in epoch {epoch}"));
             }
-            if visible.epoch != self.etcd.record.epoch {
+            if visible.epoch != self.etcd.record(partition).epoch {
                 continue;
             }
             if visible.end < committed {
-                return Err(format!("S3 leader {} ends at {}, committed is {committed}", node.id, visible.end));
+                return Err(format!(
+                    "S3 leader {} of {partition} ends at {}, committed is {committed}",
+                    node.id, visible.end
+                ));
             }
             if visible.end_proven && visible.hw < committed {
                 return Err(format!(
-                    "S22 leader {} proves {} as the end, committed is {committed}",
+                    "S22 leader {} of {partition} proves {} as the end, committed is {committed}",
                     node.id, visible.hw
+                ));
+            }
+            self.check_counted(partition, node)?;
+        }
+        Ok(())
+    }
+
+    /// S3b: what the leader of record counts is durable where it says, and is its own log.
+    fn check_counted(&self, partition: PartitionId, leader: &crate::node::Node) -> Checked {
+        let Some(slot) = leader.slot(partition) else { return Ok(()) };
+        for (rid, end) in slot.replica.counted() {
+            let Some(holder) = self.nodes.iter().find(|node| node.rid() == rid && node.is_sound()) else { continue };
+            let Some(held) = holder.disk.synced.get(&partition) else { continue };
+            let (here, there) = (slot.log.hash_at(end), held.hash_at(end));
+            // What either has trimmed is in the manifest.
+            let trimmed = end < held.start || end < slot.log.start;
+            if !trimmed && (held.end() < end || (here.is_some() && there.is_some() && here != there)) {
+                return Err(format!(
+                    "S3b leader {} of {partition} counts {rid} up to {end}, which holds {}..{} durably",
+                    leader.id,
+                    held.start,
+                    held.end()
                 ));
             }
         }
@@ -146,22 +206,20 @@ impl World {
     }
 
     /// S5: whoever may be elected, and whose disk is there, holds everything committed durably.
-    fn check_candidates(&self) -> Checked {
-        let committed = self.history.end();
-        let record = &self.etcd.record;
+    fn check_candidates(&self, partition: PartitionId) -> Checked {
+        let history = self.history(partition);
+        let committed = history.end();
+        let record = self.etcd.record(partition);
         for rid in record.isr.iter().chain(&record.elr) {
-            let Some(node) = self.nodes.iter().find(|node| node.id == rid.broker) else { continue };
-            if node.wal_gen != rid.wal_gen {
-                continue;
-            }
-            let log = &node.disk.synced;
+            let Some(node) = self.nodes.iter().find(|node| node.rid() == *rid && node.is_sound()) else { continue };
+            let empty = crate::log::Log::default();
+            let log = node.disk.synced.get(&partition).unwrap_or(&empty);
             if log.start >= committed && log.end() >= committed {
                 continue;
             }
-            let last = log.batches.iter().find(|placed| placed.batch.end_offset() == committed);
-            if last.map(|placed| placed.prefix_hash) != self.history.hash_at(committed) {
+            if log.hash_at(committed) != history.hash_at(committed) {
                 return Err(format!(
-                    "S5 candidate {rid} holds {}..{} durably, committed is {committed}",
+                    "S5 candidate {rid} holds {}..{} of {partition} durably, committed is {committed}",
                     log.start,
                     log.end()
                 ));
@@ -170,55 +228,75 @@ impl World {
         Ok(())
     }
 
-    /// S8, S11: what is tiered was committed, adjoins, and is what readers saw.
-    pub(crate) fn check_tiered(&self) -> Checked {
-        let manifest = &self.etcd.manifest;
-        if manifest.at_end.end > self.history.end() {
-            return Err(format!("S8 tiered {} beyond committed {}", manifest.at_end.end, self.history.end()));
+    /// S8, S11, S13, C1: what was just committed of a manifest was committed before, adjoins, and is what readers saw.
+    pub(crate) fn check_tiered(&self, partition: PartitionId, old: &ManifestRoot) -> Checked {
+        let (root, _) = &self.etcd.roots[&partition];
+        let history = self.history(partition);
+        if root.tiered_end > history.end() {
+            return Err(format!("S8 {partition} is tiered to {} beyond committed {}", root.tiered_end, history.end()));
         }
-        let mut expected = manifest.entries.first().map_or(manifest.at_end.end, |first| first.base);
-        for entry in &manifest.entries {
-            let Some(object) = self.bucket.get(&entry.object) else { continue };
-            for placed in &object.batches {
-                let (base, end) = (placed.batch.base_offset(), placed.batch.end_offset());
+        if root.tiered_end < old.tiered_end {
+            return Err(format!("S8 tiered end of {partition} falls from {} to {}", old.tiered_end, root.tiered_end));
+        }
+        if root.log_start < old.log_start || root.log_start > history.end() {
+            return Err(format!("C1 the log start of {partition} goes from {} to {}", old.log_start, root.log_start));
+        }
+        for entry in root.entries().iter().filter(|entry| entry.base >= old.tiered_end) {
+            let mut expected = entry.base;
+            for batch in self.bucket.read(root, entry)? {
+                let (base, end) = (batch.base_offset(), batch.end_offset());
                 if base != expected {
-                    return Err(format!("S8 tiered {base} where {expected} is next"));
+                    return Err(format!("S8 `{}` has {base} where {expected} is next", entry.object));
                 }
-                if self.history.from(base).is_none_or(|exposed| exposed.hash != placed.prefix_hash) {
-                    return Err(format!("S8 the object holds another batch at {base}"));
+                if !history.shows(base, end, batch.crc()) {
+                    return Err(format!("S8 `{}` holds another batch at {base}", entry.object));
                 }
                 expected = end;
+            }
+            if expected != entry.end || history.hash_at(entry.end) != Some(entry.prefix_hash) {
+                return Err(format!("S6 `{}` ends at {expected} with another history", entry.object));
             }
         }
         Ok(())
     }
 
-    /// S1 at the end: everything acknowledged is in the leader's log or in the bucket.
+    /// S1, S6, P2 at the end: everything acknowledged is in the leader's log or in the bucket, and replicas at the same offset agree.
     pub(crate) fn check_acknowledged(&self) -> Checked {
-        self.check_tiered()?;
-        let leader = self.etcd.record.leader.ok_or("nobody leads in the end")?;
-        let node = self.nodes.iter().find(|node| node.id == leader.rid.broker).ok_or("no such broker")?;
-        let log = &node.running.as_ref().ok_or("the leader is down")?.log;
-        let tiered: Vec<Offset> = self
-            .etcd
-            .manifest
-            .entries
-            .iter()
-            .filter_map(|entry| self.bucket.get(&entry.object))
-            .flat_map(|object| object.batches.iter().map(|placed| placed.batch.base_offset()))
-            .collect();
         for client in &self.clients {
+            let (partition, root) = (client.partition, &self.etcd.roots[&client.partition].0);
+            let leader = self.etcd.record(partition).leader.ok_or("nobody leads in the end")?;
+            let node = self.nodes.iter().find(|node| node.id == leader.rid.broker).ok_or("no such broker")?;
+            let log = &node.slot(partition).ok_or("the leader is down")?.log;
+            let tiered = |base| root.entries().iter().any(|entry| (entry.base..entry.end).contains(&base));
             for (sequence, (_, appended)) in &client.acked {
                 let base = appended.base;
-                let there = base < self.etcd.manifest.log_start
-                    || tiered.contains(&base)
-                    || log.batches.iter().any(|placed| placed.batch.base_offset() == base);
-                if !there {
-                    return Err(format!("S1 acknowledged sequence {sequence} at {base} is gone"));
+                let held = log.batches.get(log.at(base)).is_some_and(|placed| placed.batch.base_offset() == base);
+                if base >= root.log_start && !tiered(base) && !held {
+                    return Err(format!("S1 acknowledged sequence {sequence} at {base} of {partition} is gone"));
+                }
+            }
+        }
+        for partition in self.etcd.roots.keys() {
+            let mut ends = BTreeMap::new();
+            for slot in self.nodes.iter().filter_map(|node| node.slot(*partition)) {
+                let state = (slot.replica.prefix_hash(), slot.replica.producers().encode());
+                let end = slot.replica.visible().end;
+                if ends.insert(end, state.clone()).is_some_and(|other| other != state) {
+                    return Err(format!("S6/P2 two replicas of {partition} differ at {end}"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// L7: nothing is left in the bucket that no manifest names.
+    pub(crate) fn check_collected(&self) -> Checked {
+        let named: std::collections::BTreeSet<_> =
+            self.etcd.roots.values().flat_map(|(root, _)| bucket::references(root)).collect();
+        match self.bucket.0.keys().find(|key| !named.contains(key)) {
+            None => Ok(()),
+            Some(left) => Err(format!("L7 `{left}` is still there")),
+        }
     }
 
     pub(crate) fn acknowledged(&self) -> usize {

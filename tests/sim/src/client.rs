@@ -1,10 +1,10 @@
-//! An idempotent producer: a few batches in flight, sent again in order until each is acknowledged.
+//! An idempotent producer of one partition: a few batches in flight, sent again in order until each is acknowledged.
 
 use crate::rng::Rng;
 use millpond_core::replica::{Appended, Refusal};
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
-use millpond_log::{Batch, ProducerEpoch, ProducerId, TimestampMs};
+use millpond_log::{Batch, PartitionId, ProducerEpoch, ProducerId, TimestampMs};
 use std::collections::BTreeMap;
 
 /// Batches in flight: as many as a broker remembers.
@@ -15,6 +15,7 @@ const RECORDS_MAX: i32 = 60;
 
 pub(crate) struct Client {
     id: u64,
+    pub(crate) partition: PartitionId,
     next_sequence: i32,
     records_max: i32,
     /// Sequence and count of what is not acknowledged.
@@ -24,8 +25,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(id: u64) -> Client {
-        Client { id, next_sequence: 0, records_max: RECORDS_MAX, unacked: BTreeMap::new(), acked: BTreeMap::new() }
+    pub(crate) fn new(id: u64, partition: PartitionId) -> Client {
+        let (unacked, acked) = (BTreeMap::new(), BTreeMap::new());
+        Client { id, partition, next_sequence: 0, records_max: RECORDS_MAX, unacked, acked }
+    }
+
+    pub(crate) fn producer(&self) -> ProducerId {
+        ProducerId(self.id)
     }
 
     /// Allows more records, so that progress can be seen.
@@ -33,12 +39,18 @@ impl Client {
         self.records_max += 20;
     }
 
-    /// What to send now: everything unacknowledged, oldest first, and perhaps one batch more.
-    pub(crate) fn batches(&mut self, rng: &mut Rng) -> Vec<Batch> {
+    /// Whether everything it sent is answered (L3).
+    pub(crate) fn is_done(&self) -> bool {
+        self.unacked.is_empty()
+    }
+
+    /// What to send now: everything unacknowledged, oldest first, and perhaps one batch more, unless nothing fresh is wanted.
+    pub(crate) fn batches(&mut self, rng: &mut Rng, fresh: bool) -> Vec<Batch> {
         // As a broker remembers the newest five batches, the oldest unacknowledged one has to be among them.
         let oldest = self.unacked.first_key_value().map_or(self.next_sequence, |(sequence, _)| *sequence);
         let since = self.unacked.len() + self.acked.range(oldest..).count();
-        if since < IN_FLIGHT_MAX && self.next_sequence < self.records_max && (since == 0 || rng.per_mille(600)) {
+        if fresh && since < IN_FLIGHT_MAX && self.next_sequence < self.records_max && (since == 0 || rng.per_mille(600))
+        {
             let count = 1 + u32::try_from(rng.below(3)).expect("small");
             self.unacked.insert(self.next_sequence, count);
             self.next_sequence += i32::try_from(count).expect("small");
@@ -49,7 +61,7 @@ impl Client {
     }
 
     fn batch(&self, sequence: i32, count: u32) -> Batch {
-        let stamp = ProducerStamp { id: ProducerId(self.id), epoch: ProducerEpoch(0), base_sequence: sequence };
+        let stamp = ProducerStamp { id: self.producer(), epoch: ProducerEpoch(0), base_sequence: sequence };
         let mut builder = BatchBuilder::new(Codec::None).producer(stamp);
         for record in 0..count {
             let value =

@@ -1,20 +1,25 @@
-//! The replication of one partition by seed: the very `core::Replica` that brokers run, with disks, network, store, bucket and
-//! clients simulated around it. What may go wrong is drawn anew for each seed, and the invariants are checked after every step.
+//! A fleet by seed: the very replicas, elections, controller, tiering and collection of `core` that brokers run, with clock, disks,
+//! network, store, bucket and clients simulated around them. What may go wrong is drawn anew for each seed, and the invariants
+//! are checked after every step.
 
+mod bucket;
 mod checks;
 mod client;
-mod disk;
 mod etcd;
+mod log;
 mod node;
 mod rng;
+mod wal;
+mod weather;
 mod world;
 
 use millpond_core::rules::Rules;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::World;
+use world::actions::ACTIONS;
 
 /// Faulty steps of one run, before it heals.
-pub const STEPS: u64 = 1_500;
+pub const STEPS: u64 = 1_800;
 
 /// How one run went.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,28 +28,24 @@ pub struct Run {
     pub seed: u64,
     /// The invariant that was broken, if one was.
     pub violation: Option<String>,
+    /// What was drawn for it: brokers, topics, faults and their rates.
+    pub weather: String,
     /// Hash of everything that happened: equal for equal seeds.
     pub trace: u64,
-    /// Batches that clients know to be acknowledged.
-    pub acknowledged: u64,
-    /// Elections.
-    pub elections: u64,
-    /// Those of them that a leader asked for (rule E9).
-    pub transfers: u64,
-    /// Disks that were lost.
-    pub wipes: u64,
+    /// What happened, by its name: what was counted, and every fault that had an effect.
+    pub counts: Vec<(String, u64)>,
     /// Simulated time, in milliseconds.
     pub simulated_ms: u64,
 }
 
-/// Runs one seed. `tell` prints its story.
+/// Runs one seed for `steps` steps and heals it. `tell` prints its story.
 ///
 /// A broken assertion of the code under test counts as a violation.
 #[must_use]
-pub fn run(seed: u64, rules: Rules, tell: bool) -> Run {
+pub fn run(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
     let mut world = World::new(seed, rules);
     world.tell = tell;
-    let outcome = catch_unwind(AssertUnwindSafe(|| world.run(STEPS)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run(steps)));
     let violation = match outcome {
         Ok(outcome) => outcome.err(),
         Err(panic) => {
@@ -53,14 +54,26 @@ pub fn run(seed: u64, rules: Rules, tell: bool) -> Run {
             Some(format!("assertion: {}", text.unwrap_or_default()))
         }
     };
+    let counts = world.etcd.counts;
+    let mut named = vec![
+        ("acknowledged".to_owned(), world.acknowledged() as u64),
+        ("committed_in_trouble".to_owned(), world.troubled),
+        ("steps".to_owned(), world.steps),
+        ("read".to_owned(), world.reads),
+        ("elections".to_owned(), counts.elections),
+        ("transfers".to_owned(), counts.transfers),
+        ("moves".to_owned(), counts.moves),
+        ("segments".to_owned(), counts.segments),
+        ("log_starts_moved".to_owned(), counts.advances),
+    ];
+    let faults = ACTIONS.iter().zip(&world.happened).filter(|((_, _, fault), _)| *fault);
+    named.extend(faults.map(|((action, ..), count)| (format!("{action:?}"), *count)));
     Run {
         seed,
         violation,
+        weather: world.weather.to_string(),
         trace: world.trace,
-        acknowledged: world.acknowledged() as u64,
-        elections: world.etcd.elections,
-        transfers: world.etcd.transfers,
-        wipes: world.wipes,
+        counts: named,
         simulated_ms: world.now_ms,
     }
 }

@@ -3,22 +3,24 @@
 use millpond_core::rules::{Rule, Rules};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED]";
+const USAGE: &str = "usage: millpond-sim [--seeds N] [--from S] [--without RULE] [--tell SEED] [--steps N]";
 
 struct Asked {
     seeds: u64,
     from: u64,
     without: Option<Rule>,
     tell: bool,
+    steps: u64,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked { seeds: 1_000, from: 1, without: None, tell: false };
+    let mut asked = Asked { seeds: 1_000, from: 1, without: None, tell: false, steps: millpond_sim::STEPS };
     while let Some(flag) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{flag} wants a value; {USAGE}"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{flag} wants a number, not `{value}`"));
         match flag.as_str() {
             "--seeds" => asked.seeds = number()?,
+            "--steps" => asked.steps = number()?,
             "--from" => asked.from = number()?,
             "--tell" => (asked.from, asked.seeds, asked.tell) = (number()?, 1, true),
             "--without" => {
@@ -40,25 +42,29 @@ fn main() -> ExitCode {
         }
     };
     let rules = asked.without.map_or(Rules::ALL, Rules::without);
-    let (mut failed, mut acknowledged, mut elections, mut transfers, mut wipes, mut simulated_ms) =
-        (0u64, 0, 0, 0, 0, 0);
+    // Seeds do not survive changes of the code, so a failure names the code too.
+    let commit = std::env::var("MILLPOND_SIM_COMMIT").unwrap_or_else(|_| "unknown".to_owned());
+    let (mut failed, mut simulated_ms) = (0u64, 0);
+    let mut totals: Vec<(String, u64)> = Vec::new();
     for seed in asked.from..asked.from + asked.seeds {
-        let run = millpond_sim::run(seed, rules, asked.tell);
+        let run = millpond_sim::run(seed, rules, asked.steps, asked.tell);
         if let Some(violation) = &run.violation {
             failed += 1;
-            println!("SEED={seed} {violation}");
+            println!(
+                "SEED={seed} COMMIT={commit} {violation}\n  {}\n  again: tests/sim/run --tell {seed}",
+                run.weather
+            );
         }
-        acknowledged += run.acknowledged;
-        elections += run.elections;
-        transfers += run.transfers;
-        wipes += run.wipes;
         simulated_ms += run.simulated_ms;
+        if totals.is_empty() {
+            totals.clone_from(&run.counts);
+        } else {
+            totals.iter_mut().zip(&run.counts).for_each(|((_, total), (_, count))| *total += count);
+        }
     }
-    println!(
-        "seeds={} from={} violations={failed} acknowledged={acknowledged} elections={elections} transfers={transfers} lost_disks={wipes} simulated_hours={:.1}",
-        asked.seeds,
-        asked.from,
-        simulated_ms as f64 / 3_600_000.0
-    );
+    let hours = simulated_ms as f64 / 3_600_000.0;
+    print!("seeds={} from={} violations={failed} simulated_hours={hours:.1}", asked.seeds, asked.from);
+    totals.iter().for_each(|(name, total)| print!(" {name}={total}"));
+    println!();
     if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

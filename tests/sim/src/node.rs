@@ -1,68 +1,74 @@
-//! One broker as far as one partition goes: it carries what `core::Replica` decides to a simulated disk, network and store.
+//! One broker: a disk, and a process that carries what `core` decides to that disk, to the network, the store and the bucket.
+//!
+//! It decides nothing itself, as the broker's shards, links and tasks decide nothing.
 
-use crate::disk::{Disk, Log, Record};
-use crate::etcd::Manifest;
-use millpond_core::loss::{self, Meeting, Seam};
-use millpond_core::replica::{
-    Appended, Cursor, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Placed, Proposal, Push, PushReply,
-    Recovered, Refusal, Replica, Token,
-};
-use millpond_core::rules::{Rule, Rules};
-use millpond_log::batch::TimestampType;
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, Rid, WalGen};
+mod slot;
+
+pub(crate) use slot::{Errand, Opening, Rebuild, Slot, Upload};
+
+use crate::etcd::Image;
+use crate::log::{Log, Record};
+use crate::wal::Wal;
+use millpond_core::controller::Controller;
+use millpond_core::records::PartitionRecord;
+use millpond_core::replica::{Appended, Input, Live, Mark, Now, Output, Proposal, PushReply, Refusal, Token};
+use millpond_core::replica::{Cursor, Fault, Push};
+use millpond_log::object_key::{GcEpoch, ObjectKey};
+use millpond_log::{BrokerId, Incarnation, Offset, PartitionId, Rid};
 use std::collections::BTreeMap;
-
-/// How long a follower may lag, in simulated milliseconds.
-const LAG_TIME_MS: u64 = 1_500;
+use std::rc::Rc;
 
 /// A broker, dead or alive.
 pub(crate) struct Node {
     pub(crate) id: BrokerId,
-    pub(crate) wal_gen: WalGen,
-    pub(crate) disk: Disk,
+    pub(crate) disk: Wal,
+    /// A copy of the disk, made at some time.
+    pub(crate) snapshot: Option<Wal>,
+    /// It does nothing before this.
+    pub(crate) paused_until: u64,
+    /// Its watch tells nothing before this, and then goes on where it was (rule Z3).
+    pub(crate) stalled_until: u64,
+    /// Its disk takes nothing new before this (rule W7).
+    pub(crate) full_until: u64,
     pub(crate) running: Option<Running>,
 }
 
 /// What lives in the process.
 pub(crate) struct Running {
-    pub(crate) replica: Replica,
+    /// Its session; none before it has registered, and once it has lost it (rule B3).
     pub(crate) inc: Option<Incarnation>,
-    /// Revision of the store that was seen.
-    pub(crate) seen: u64,
-    /// The log as the process sees it: what was handed to the WAL, synced or not.
-    pub(crate) log: Log,
-    pub(crate) cursors: BTreeMap<BrokerId, SimCursor>,
-    pub(crate) proposal: Option<Proposal>,
-    pub(crate) mark: Mark,
-    /// A truncation waits for its replay, or a manifest was asked for.
-    pub(crate) rebuild: Option<Rebuild>,
-    pub(crate) upload: Option<Upload>,
-    /// What a reader may have seen here.
-    pub(crate) exposed: Offset,
+    /// When the lease was last kept alive.
+    pub(crate) kept_alive_ms: u64,
+    pub(crate) image: Rc<Image>,
+    /// Revision up to which its watch has told.
+    pub(crate) told: u64,
+    /// What was found in the WAL, until the replicas are opened.
+    pub(crate) recovered: Option<BTreeMap<PartitionId, Log>>,
+    pub(crate) slots: BTreeMap<PartitionId, Slot>,
+    /// Handed to the WAL and not written; then written and not synced.
+    queue: Vec<(PartitionId, Record, Option<Mark>)>,
+    unsynced: Option<BTreeMap<PartitionId, Mark>>,
+    pub(crate) term: Option<Term>,
+    pub(crate) sweep: Sweep,
+    /// The collection's epoch as last read: names of new objects carry it (rule T2).
+    pub(crate) gc_epoch: GcEpoch,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rebuild {
-    Truncated(Offset),
-    Install,
+/// A term of office as controller (rule E8).
+pub(crate) struct Term {
+    pub(crate) revision: u64,
+    pub(crate) controller: Controller,
+    /// What was written in it and is not in the image yet.
+    pub(crate) written: BTreeMap<PartitionId, (PartitionRecord, u64)>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SimCursor {
-    nonce: u64,
-    pub(crate) next: Offset,
-    prev_epoch: Option<LeaderEpoch>,
-}
-
-/// An upload of the leader.
-#[derive(Clone, Debug)]
-pub(crate) struct Upload {
-    pub(crate) object: u64,
-    pub(crate) gc_epoch: u64,
-    pub(crate) base_revision: u64,
-    pub(crate) batches: Vec<Placed>,
-    pub(crate) stored: bool,
-    pub(crate) sent: bool,
+/// Where a collection stands; any time may pass between its stages (rule G2).
+#[derive(Default)]
+pub(crate) enum Sweep {
+    #[default]
+    Idle,
+    Listed(Vec<ObjectKey>),
+    Judged(Vec<ObjectKey>),
 }
 
 /// What a step asks of the world around the node.
@@ -72,189 +78,167 @@ pub(crate) struct Upload {
 pub(crate) enum Effect {
     Answer { token: Token, result: Result<Appended, Refusal> },
     Reply { to: BrokerId, reply: PushReply },
-    Propose { from: Live, proposal: Proposal },
+    Propose(Proposal),
+    Trim(Offset),
     Fault(Fault),
 }
 
 impl Node {
     pub(crate) fn rid(&self) -> Rid {
-        Rid { broker: self.id, wal_gen: self.wal_gen }
+        Rid { broker: self.id, wal_gen: self.disk.label.wal_gen }
     }
 
-    /// Starts the process: recovers, syncs all that was found (rule W3a), assembles the replica (rule R12).
-    pub(crate) fn start(&mut self, manifest: &Manifest, rules: Rules) -> Result<(), String> {
-        self.disk.sync();
-        let mut log = self.disk.synced.clone();
-        let tiered_end = manifest.at_end.end;
-        if log.start > tiered_end && log.end() > log.start {
-            return Err(format!("S9 gap: {} begins at {}, the manifest ends at {tiered_end}", self.id, log.start));
-        }
-        let last = Offset(tiered_end.0.saturating_sub(1));
-        let seam = Seam {
-            start: log.start,
-            end: log.end(),
-            epoch: log.batches.get(log.containing(last.max(log.start))).map(|placed| placed.batch.leader_epoch()),
-            tiered_end,
-            tiered_epoch: if tiered_end > Offset(0) { manifest.epochs.epoch_at(last) } else { None },
-            hash: log.hash_at(tiered_end),
-            tiered_hash: manifest.at_end.prefix_hash,
-        };
-        let fits = loss::meet(&seam) == Meeting::Continues;
-        if !fits {
-            let reset = Record::Reset { at: tiered_end, prefix_hash: manifest.at_end.prefix_hash };
-            self.disk.write(reset.clone());
-            self.disk.sync();
-            log.apply(reset);
-        }
-        let (at_end, epochs) = replay(manifest, &log, log.end());
-        let newest = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch);
-        let seen = if rules.uphold(Rule::EpochPersisted) { log.epoch_seen.max(newest) } else { newest };
-        let replica = Replica::new(Recovered {
-            rid: self.rid(),
-            epoch_seen: seen,
-            log_start: manifest.log_start,
-            tiered_end,
-            hw: log.hw.min(log.end()),
-            at_end,
-            epochs,
-            timestamp_type: TimestampType::CreateTime,
-            lag_time_ms: LAG_TIME_MS,
-            rules,
-        });
-        let exposed = replica.visible().hw;
-        self.running = Some(Running {
-            replica,
-            inc: None,
-            seen: 0,
-            log,
-            cursors: BTreeMap::new(),
-            proposal: None,
-            mark: Mark(0),
-            rebuild: None,
-            upload: None,
-            exposed,
-        });
-        Ok(())
+    /// Whether its disk holds what it was told to hold; what is amiss shows when it starts (rules B1a, W2, W4).
+    pub(crate) fn is_sound(&self) -> bool {
+        !(self.disk.damaged || self.disk.poisoned || self.disk.suspect)
     }
 
-    /// Steps the replica and carries out what concerns this node alone. Trims come back last, since what they take was exposed before.
-    pub(crate) fn step(&mut self, now: Now, input: Input) -> (Vec<Effect>, Vec<Offset>) {
-        let Some(running) = &mut self.running else { return (Vec::new(), Vec::new()) };
+    /// The broker as its session names it.
+    pub(crate) fn live(&self) -> Option<Live> {
+        Some(Live { rid: self.rid(), inc: self.running.as_ref()?.inc? })
+    }
+
+    pub(crate) fn slot(&self, partition: PartitionId) -> Option<&Slot> {
+        self.running.as_ref()?.slots.get(&partition)
+    }
+
+    pub(crate) fn slot_mut(&mut self, partition: PartitionId) -> Option<&mut Slot> {
+        self.running.as_mut()?.slots.get_mut(&partition)
+    }
+
+    /// Steps one replica and carries out what concerns this node alone. Whoever has no such replica does nothing.
+    pub(crate) fn step(&mut self, now: Now, partition: PartitionId, input: Input) -> Vec<Effect> {
+        let Some(running) = &mut self.running else { return Vec::new() };
+        let Some(slot) = running.slots.get_mut(&partition) else { return Vec::new() };
         let mut outputs = Vec::new();
-        running.replica.step(now, input, &mut outputs);
-        let (mut effects, mut trims) = (Vec::new(), Vec::new());
-        let mut write = |log: &mut Log, record: Record| {
-            log.apply(record.clone());
-            self.disk.write(record);
-        };
+        slot.replica.step(now, input, &mut outputs);
+        let mut effects = Vec::new();
         for output in outputs {
-            match output {
-                Output::PersistEpoch { epoch, mark } => {
-                    running.mark = mark;
-                    write(&mut running.log, Record::Epoch(epoch));
-                }
-                Output::Append { placed, mark } => {
-                    running.mark = mark;
-                    write(&mut running.log, Record::Batch(placed));
-                }
+            let written = match output {
+                Output::PersistEpoch { epoch, mark } => Some((Record::Epoch(epoch), mark)),
+                Output::Append { placed, mark } => Some((Record::Batch(placed), mark)),
                 Output::Truncate { to, mark } => {
-                    running.mark = mark;
-                    running.rebuild = Some(Rebuild::Truncated(to));
-                    write(&mut running.log, Record::Truncate(to));
+                    slot.rebuild = Some(Rebuild::Truncated(to));
+                    Some((Record::Truncate(to), mark))
                 }
                 Output::Reset { at, prefix_hash, mark } => {
-                    running.mark = mark;
-                    write(&mut running.log, Record::Reset { at, prefix_hash });
-                    running.exposed = running.exposed.max(at);
+                    slot.exposed = slot.exposed.max(at);
+                    Some((Record::Reset { at, prefix_hash }, mark))
                 }
-                Output::Install => running.rebuild = Some(Rebuild::Install),
+                Output::Install => {
+                    slot.rebuild = Some(Rebuild::Install);
+                    None
+                }
                 Output::Follow(Cursor { to, nonce, from, prev_epoch }) => {
-                    running.cursors.insert(to, SimCursor { nonce, next: from, prev_epoch });
+                    slot.cursors.insert(to, slot::SimCursor { nonce, next: from, prev_epoch });
+                    None
                 }
-                Output::Unfollow(to) => drop(running.cursors.remove(&to)),
-                Output::Answer { token, result } => effects.push(Effect::Answer { token, result }),
-                Output::Reply { to, reply } => effects.push(Effect::Reply { to, reply }),
+                Output::Unfollow(to) => {
+                    slot.cursors.remove(&to);
+                    None
+                }
                 Output::Propose(proposal) => {
-                    running.proposal = Some(proposal.clone());
-                    if let Some(inc) = running.inc {
-                        let rid = Rid { broker: self.id, wal_gen: self.wal_gen };
-                        effects.push(Effect::Propose { from: Live { rid, inc }, proposal });
-                    }
+                    slot.proposal = Some(proposal.clone());
+                    effects.push(Effect::Propose(proposal));
+                    None
                 }
-                Output::Trim { to } => trims.push(to),
-                Output::Publish => {}
-                Output::Fault(fault) => effects.push(Effect::Fault(fault)),
+                Output::Answer { token, result } => {
+                    effects.push(Effect::Answer { token, result });
+                    None
+                }
+                Output::Reply { to, reply } => {
+                    effects.push(Effect::Reply { to, reply });
+                    None
+                }
+                Output::Trim { to } => {
+                    effects.push(Effect::Trim(to));
+                    None
+                }
+                Output::Publish => None,
+                Output::Fault(fault) => {
+                    effects.push(Effect::Fault(fault));
+                    None
+                }
+            };
+            if let Some((record, mark)) = written {
+                assert!(slot.log.apply(&record), "the WAL is dense");
+                running.queue.push((partition, record, Some(mark)));
             }
         }
-        (effects, trims)
+        slot.tiering.see(&slot.replica.visible());
+        effects
     }
 
-    pub(crate) fn trim(&mut self, to: Offset) {
-        self.disk.synced.trim(to);
+    /// Hands a record to the WAL, with whom to tell if anybody waits for it.
+    pub(crate) fn note(&mut self, partition: PartitionId, record: Record, mark: Option<Mark>) {
         if let Some(running) = &mut self.running {
-            running.log.trim(to);
+            running.queue.push((partition, record, mark));
         }
     }
 
-    /// Notes the high watermark in the WAL (rule R10).
-    pub(crate) fn note_hw(&mut self) {
-        let Some(running) = &mut self.running else { return };
-        let hw = running.replica.hw_to_persist();
-        running.log.apply(Record::HighWatermark(hw));
-        self.disk.write(Record::HighWatermark(hw));
+    /// Whether something waits to be written, and whether something waits to be synced.
+    pub(crate) fn wal_waits(&self) -> (bool, bool) {
+        self.running.as_ref().map_or((false, false), |running| (!running.queue.is_empty(), running.unsynced.is_some()))
+    }
+
+    /// Writes one group of what waits, of all partitions together, if none is in flight.
+    pub(crate) fn write_group(&mut self) {
+        let Some(running) = self.running.as_mut().filter(|running| running.unsynced.is_none()) else { return };
+        let mut marks = BTreeMap::new();
+        let records: Vec<_> = running.queue.drain(..).collect();
+        if records.is_empty() {
+            return;
+        }
+        for (partition, _, mark) in &records {
+            marks.extend(mark.map(|mark| (*partition, mark)));
+        }
+        self.disk.write(records.into_iter().map(|(partition, record, _)| (partition, record)));
+        running.unsynced = Some(marks);
+    }
+
+    /// Syncs the group in flight. What became durable is to be told.
+    pub(crate) fn sync_group(&mut self) -> BTreeMap<PartitionId, Mark> {
+        let Some(running) = &mut self.running else { return BTreeMap::new() };
+        let Some(marks) = running.unsynced.take() else { return BTreeMap::new() };
+        self.disk.sync();
+        let slots = &running.slots;
+        self.disk.free(|partition, placed| slots.get(&partition).is_some_and(|slot| slot.log.holds(placed)));
+        marks
+    }
+
+    pub(crate) fn trim(&mut self, partition: PartitionId, to: Offset) {
+        self.disk.trim(partition, to);
+        if let Some(slot) = self.slot_mut(partition) {
+            slot.log.trim(to);
+        }
     }
 
     /// The next push to `to`, at most `batches_max` batches; `Err` with the input that tells that its cursor was trimmed.
-    pub(crate) fn push(&mut self, to: BrokerId, batches_max: usize) -> Option<Result<Push, Input>> {
-        let running = self.running.as_mut()?;
-        let head = running.replica.push_head()?;
-        let cursor = running.cursors.get_mut(&to)?;
-        if cursor.next < running.log.start {
-            return Some(Err(Input::CursorTrimmed { nonce: cursor.nonce, to, start: running.log.start }));
-        }
-        let at = running.log.at(cursor.next);
-        let batches: Vec<Placed> = running.log.batches[at..].iter().take(batches_max).cloned().collect();
-        let push = Push {
-            head,
-            nonce: cursor.nonce,
-            start: running.log.start,
-            prev_offset: cursor.next,
-            prev_epoch: cursor.prev_epoch,
-            batches,
-        };
-        if let Some(last) = push.batches.last() {
-            (cursor.next, cursor.prev_epoch) = (last.batch.end_offset(), Some(last.batch.leader_epoch()));
-        }
-        Some(Ok(push))
-    }
-
-    /// What a truncation or a wish for the manifest is answered with (rules R7, R12).
-    pub(crate) fn rebuild(&mut self, manifest: &Manifest) -> Option<Input> {
-        let running = self.running.as_mut()?;
-        let to = match running.rebuild.take()? {
-            Rebuild::Truncated(to) if manifest.at_end.end <= to => to,
-            Rebuild::Truncated(_) | Rebuild::Install => {
-                let installed = Installed {
-                    log_start: manifest.log_start,
-                    at_end: manifest.at_end.clone(),
-                    epochs: manifest.epochs.clone(),
-                };
-                return Some(Input::Installed(installed));
-            }
-        };
-        Some(Input::Rebuilt(replay(manifest, &running.log, to).0))
+    pub(crate) fn push(
+        &mut self,
+        partition: PartitionId,
+        to: BrokerId,
+        batches_max: usize,
+    ) -> Option<Result<Push, Input>> {
+        self.slot_mut(partition)?.push(to, batches_max)
     }
 }
 
-/// State at `to`: the manifest's, and the log replayed from there (rule P2).
-fn replay(manifest: &Manifest, log: &Log, to: Offset) -> (EndState, millpond_log::epochs::LeaderEpochs) {
-    let (mut at_end, mut epochs) = (manifest.at_end.clone(), manifest.epochs.clone());
-    for placed in &log.batches[log.at(at_end.end)..] {
-        if placed.batch.end_offset() > to {
-            break;
+impl Running {
+    /// A process that has just started.
+    pub(crate) fn new(gc_epoch: GcEpoch) -> Running {
+        Running {
+            inc: None,
+            kept_alive_ms: 0,
+            image: Rc::new(Image::default()),
+            told: 0,
+            recovered: None,
+            slots: BTreeMap::new(),
+            queue: Vec::new(),
+            unsynced: None,
+            term: None,
+            sweep: Sweep::Idle,
+            gc_epoch,
         }
-        epochs.append(placed.batch.leader_epoch(), placed.batch.base_offset());
-        at_end.absorb(&placed.batch, placed.append_time);
     }
-    (at_end, epochs)
 }

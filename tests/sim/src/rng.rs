@@ -5,8 +5,11 @@
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 77)
+    /// The generator of one part of the world: another draw in one part does not shift the others.
+    pub(crate) fn part(seed: u64, part: u64) -> Rng {
+        let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ part.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        rng.next();
+        rng
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -20,6 +23,11 @@ impl Rng {
     /// A number below `bound`; 0 if that is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { usize::try_from(self.next() % bound as u64).expect("below a usize") }
+    }
+
+    /// A number from `from` to `to`, both included.
+    pub(crate) fn between(&mut self, from: u32, to: u32) -> u32 {
+        from + u32::try_from(self.next() % u64::from(to - from + 1)).expect("below a u32")
     }
 
     pub(crate) fn per_mille(&mut self, chance: u32) -> bool {

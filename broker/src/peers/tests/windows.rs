@@ -105,7 +105,7 @@ async fn a_follower_that_reads_nothing_costs_its_leader_one_window() {
 }
 
 fn assign_with(one: &Node, two: &Node, three: &Peer, index: u32) {
-    use crate::partitions::shard::ShardMsg;
+    use crate::partitions::messages::ShardMsg;
     use millpond_core::records::{Leader, PartitionRecord};
     use millpond_core::replica::{Assignment, Input, Live};
     let record = PartitionRecord {
@@ -220,7 +220,7 @@ async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_d
 /// A full WAL is freed by what later pushes say (rule T6): they get through, though batches have to wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_whose_wal_is_full_goes_on_when_its_leader_has_tiered() {
-    use crate::partitions::shard::ShardMsg;
+    use crate::partitions::messages::ShardMsg;
     use millpond_log::manifest::ManifestRoot;
     let store = store().await;
     let mut one = Node::start(1, &store).await;

@@ -33,9 +33,16 @@ impl ClassicGroup {
         group
     }
 
-    /// Whether consumers of the other kind may join: all members are consumers too.
-    pub(in crate::groups) fn may_upgrade(&self) -> bool {
-        !self.is_empty() && self.is_of_consumers()
+    /// Whether a consumer of the other kind may join: all members are consumers too, and there is room.
+    pub(in crate::groups) fn may_upgrade(&self, cx: &Scope<'_>, instance: Option<&String>) -> Result<(), ErrorCode> {
+        let replaces = instance.is_some_and(|instance| self.statics.contains_key(instance));
+        if !self.is_of_consumers() {
+            Err(ErrorCode::GroupIdNotFound)
+        } else if self.members.len() >= cx.limits.members_max && !replaces {
+            Err(ErrorCode::GroupMaxSizeReached)
+        } else {
+            Ok(())
+        }
     }
 
     /// The members as they go into a consumer group.

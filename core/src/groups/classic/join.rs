@@ -272,12 +272,15 @@ impl ClassicGroup {
 
     /// The protocol that all know and most prefer; of several the first by name. None without members.
     pub(super) fn select_protocol(&self) -> Option<String> {
-        let knows = |member: &Member, name: &str| member.record.protocols.iter().any(|known| known.name == name);
+        let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+        for protocol in self.members.values().flat_map(|member| &member.record.protocols) {
+            *known.entry(&protocol.name).or_default() += 1;
+        }
+        let everybody_knows = |name: &&str| known[*name] >= self.members.len();
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
         for member in self.members.values() {
-            let mut names = member.record.protocols.iter().map(|known| known.name.as_str());
-            let vote = names.find(|name| self.members.values().all(|member| knows(member, name)));
-            *votes.entry(vote?).or_default() += 1;
+            let mut names = member.record.protocols.iter().map(|protocol| protocol.name.as_str());
+            *votes.entry(names.find(everybody_knows)?).or_default() += 1;
         }
         votes.into_iter().rev().max_by_key(|(_, count)| *count).map(|(name, _)| name.to_owned())
     }

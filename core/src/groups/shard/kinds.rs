@@ -28,7 +28,7 @@ impl Shard {
                 Kind::Simple | Kind::Classic(_) if !joins => return Err(ErrorCode::UnknownMemberId),
                 Kind::Simple => {}
                 Kind::Classic(classic) if classic.is_empty() => {}
-                Kind::Classic(_) => group.upgrade(cx)?,
+                Kind::Classic(_) => group.upgrade(cx, request.instance.as_ref())?,
             }
             if let Kind::Consumer(consumer) = &mut group.kind {
                 return consumer.heartbeat(cx, request);
@@ -132,11 +132,9 @@ impl Group {
     }
 
     /// Makes a consumer group of a classic one whose members are consumers.
-    fn upgrade(&mut self, cx: &mut Scope<'_>) -> Result<(), ErrorCode> {
+    fn upgrade(&mut self, cx: &mut Scope<'_>, instance: Option<&String>) -> Result<(), ErrorCode> {
         let Kind::Classic(classic) = &self.kind else { return Ok(()) };
-        if !classic.may_upgrade() {
-            return Err(ErrorCode::GroupIdNotFound);
-        }
+        classic.may_upgrade(cx, instance)?;
         let consumer = ConsumerGroup::upgraded(cx, classic.generation(), classic.upgrading());
         let consumer = consumer.ok_or(ErrorCode::GroupIdNotFound)?;
         consumer.save(cx);

@@ -24,6 +24,9 @@ pub struct MisplacedRecord(pub RecordKey);
 impl Shard {
     /// Reads a shard back (rule O3). Members get a fresh session each: what they sent meanwhile was answered by nobody.
     ///
+    /// The records are those of one moment. Tombstones of topics that were seen while nobody owned the shard are told by `topic_deleted`
+    /// afterwards, all that there are.
+    ///
     /// # Errors
     /// A record is under a key of another kind.
     pub fn load(

@@ -1,8 +1,8 @@
 //! Consumer groups under churn, by seed: members that join, crash, stall and leave, topics that come, grow and go, answers that are lost, and
 //! coordinators that fail between any two changes. Members act on what they are told, and only when it is durable.
 //!
-//! Checked all along: S20 as the members see it, no commit that was acknowledged is lost or goes backwards, and nothing is taken away
-//! that stays. Checked at the end, when all is calm: L8, the group is at rest and even.
+//! Checked all along: rule S20 as the members see it, no commit that was acknowledged is lost or goes backwards, and nothing is taken away
+//! that stays. Checked at the end, when all is calm: rule L8, the group is at rest and even.
 
 use super::*;
 use crate::groups::assign::Assignor;
@@ -484,7 +484,7 @@ impl Churn {
         }
     }
 
-    /// S20: among those that are members, as far as anybody was told, no two read one partition.
+    /// Rule S20: among those that are members, as far as anybody was told, no two read one partition.
     fn check(&self) {
         let mut owners: BTreeMap<PartitionId, &Arc<str>> = BTreeMap::new();
         for reader in self.readers.iter().flatten() {
@@ -509,7 +509,7 @@ impl Churn {
         }
     }
 
-    /// L8: once nothing happens any more, members come to rest, and share evenly.
+    /// Rule L8: once nothing happens any more, members come to rest, and share evenly.
     fn calm(&mut self) {
         self.lossy = 0;
         self.join();

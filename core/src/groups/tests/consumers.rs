@@ -12,7 +12,7 @@ fn a_lone_member_owns_everything_at_once() {
     assert_eq!(world.describe("g").listed.state, GroupState::Stable);
 }
 
-/// S20, O2: what moves is given on only after its owner said that it gave it up; what stays is never taken away.
+/// Rules S20 and O2: what moves is given on only after its owner said that it gave it up; what stays is never taken away.
 #[test]
 fn a_partition_moves_only_after_its_owner_gave_it_up() {
     let mut world = World::new(&[("t", 4)]);
@@ -36,7 +36,7 @@ fn a_partition_moves_only_after_its_owner_gave_it_up() {
     assert_eq!(world.describe("g").listed.state, GroupState::Stable);
 }
 
-/// G13: a member that does not know the topic yet hears of it until it says that it owns it.
+/// A member that does not know the topic yet hears of it until it says that it owns it.
 #[test]
 fn an_assignment_is_told_until_it_is_confirmed() {
     let mut world = World::new(&[("t", 2)]);
@@ -69,7 +69,7 @@ fn whoever_is_out_of_its_epoch_is_fenced() {
     assert_eq!(world.beat(Heartbeat { group: "h".into(), ..alive("a", 1) }), Err(ErrorCode::UnknownMemberId));
 }
 
-/// O2: what a member said before it heard of a revocation does not acknowledge it: it may be about to take up what it was given last.
+/// Rule O2: what a member said before it heard of a revocation does not acknowledge it: it may be about to take up what it was given last.
 #[test]
 fn only_who_was_told_to_give_up_acknowledges() {
     let mut world = World::new(&[("t", 2)]);
@@ -175,7 +175,7 @@ fn a_static_member_comes_back_to_its_partitions() {
     assert_eq!(world.beat(fixed(alive("a2", 2))), Err(ErrorCode::UnknownMemberId));
 }
 
-/// G11, G13: groups follow the topics, whether they subscribe by name or by expression.
+/// Groups follow the topics, whether they subscribe by name or by expression.
 #[test]
 fn groups_follow_their_topics() {
     let mut world = World::new(&[("ev-a", 1), ("other", 1)]);

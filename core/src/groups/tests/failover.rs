@@ -1,4 +1,4 @@
-//! A shard that is read back is the one that was persisted, wherever its changes were cut.
+//! A shard that is read back (rule O3) is the one that was persisted, wherever its changes were cut.
 
 use super::*;
 use crate::records::groups::{GroupRecord, RecordPart};
@@ -21,7 +21,7 @@ fn a_group_at_rest_is_loaded_as_it_was() {
     assert_eq!(world.beat(alive("b", 2)), Err(ErrorCode::UnknownMemberId));
 }
 
-/// S20: what was to be given up is still to be given up after a failover.
+/// Rule S20: what was to be given up is still to be given up after a failover.
 #[test]
 fn a_rebalance_goes_on_after_a_failover() {
     let mut world = World::new(&[("t", 2)]);
@@ -64,7 +64,7 @@ fn records_of_a_group_that_is_gone_are_swept() {
     assert_eq!(loaded.err(), Some(MisplacedRecord(key)));
 }
 
-/// S20: two members that claim one partition are never both believed.
+/// Rule S20: two members that claim one partition are never both believed.
 #[test]
 fn a_partition_that_two_claim_stays_with_one() {
     let mut world = World::new(&[("t", 1)]);

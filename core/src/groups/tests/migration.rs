@@ -44,7 +44,7 @@ fn rejoin(world: &mut World, join: Join) -> (i32, BTreeSet<u32>) {
     (joined.generation, owned(&world.synced(sync).expect("it is a member")))
 }
 
-/// S20: a classic group becomes a consumer group while it is read from; nothing is read by two, and nothing stops that stays.
+/// Rule S20: a classic group becomes a consumer group while it is read from; nothing is read by two, and nothing stops that stays.
 #[test]
 fn a_live_group_is_upgraded_and_downgraded() {
     let mut world = World::new(&[("t", 4)]);
@@ -164,6 +164,34 @@ fn groups_whose_members_are_no_consumers_stay_classic() {
     assert_eq!(world.beat(join("c", &["t"])), Err(ErrorCode::GroupIdNotFound));
     assert_eq!(world.leave(&[("a", None)]), [Ok(())]);
     world.beat(join("c", &["t"])).expect("the group is empty");
+}
+
+/// Nobody waits for the syncs of a member that speaks the other protocol by now.
+#[test]
+fn a_member_changes_its_protocol_and_keeps_its_id() {
+    let mut world = World::new(&[("t", 2)]);
+    world.beat(join("c", &["t"])).expect("it joins");
+    let token = world.send(Request::Join(joins_owning("a", [])));
+    let generation = world.joined(token).expect("nobody is waited for").generation;
+    let mut epoch = world.beat(join("a", &["t"])).expect("it is a member").epoch;
+    assert_eq!(epoch, generation);
+    world.beat(alive("c", 1)).expect("a member");
+    world.beat(owning("c", 2, world.partitions("t", [0]))).expect("it gave 1 up");
+    for _ in 0..3 {
+        world.pass(20_000);
+        epoch = world.beat(alive("a", epoch)).expect("a member").epoch;
+        world.beat(alive("c", 2)).expect("a member");
+    }
+    assert_eq!(world.lives(who("a", epoch)), Err(ErrorCode::UnknownMemberId), "as a classic member");
+    assert_eq!(world.describe("g").listed.state, GroupState::Stable);
+}
+
+#[test]
+fn a_full_group_stays_what_it_is() {
+    let mut world = World::with(GroupLimits { members_max: 2, ..GroupLimits::default() }, &[("t", 4)]);
+    classic_pair(&mut world);
+    assert_eq!(world.beat(join("c", &["t"])), Err(ErrorCode::GroupMaxSizeReached));
+    assert_eq!((world.lives(who("a", 1)), world.lives(who("b", 1))), (Ok(()), Ok(())), "nobody noticed");
 }
 
 /// Offsets outlive what the group is.

@@ -2,7 +2,7 @@
 //! themselves and stop everything before they join again. So groups become of the other kind and back, while coordinators fail between
 //! any two changes.
 //!
-//! Checked all along: S20 as the members see it. At the end, when all is calm: L8, every partition is read by one of them.
+//! Checked all along: rule S20 as the members see it. At the end, when all is calm: rule L8, every partition is read by one of them.
 
 use super::churn::{Random, seeds};
 use super::*;
@@ -229,7 +229,7 @@ impl Mixed {
         self.durable.values().any(has)
     }
 
-    /// S20: no two members read one partition.
+    /// Rule S20: no two members read one partition.
     fn check(&self) {
         let mut owners: BTreeMap<u32, &Arc<str>> = BTreeMap::new();
         for reader in self.readers.iter().flatten().filter(|reader| self.is_member(&reader.id)) {
@@ -240,7 +240,7 @@ impl Mixed {
         }
     }
 
-    /// L8: once nothing happens any more, members come to rest.
+    /// Rule L8: once nothing happens any more, members come to rest.
     fn calm(&mut self) {
         self.lossy = 0;
         self.come();

@@ -29,7 +29,7 @@ fn fetch(world: &mut World, partition: PartitionId, require_stable: bool) -> Res
     fetched[0].1.clone().map(|committed| committed.map(|committed| committed.offset.0))
 }
 
-/// K1, G5: an offset belongs to the group, whoever committed it; where nothing was committed there is none, which is no error.
+/// An offset belongs to the group, whoever committed it; where nothing was committed there is none, which is no error.
 #[test]
 fn offsets_belong_to_the_group() {
     let mut world = World::new(&[("t", 300)]);
@@ -48,7 +48,7 @@ fn offsets_belong_to_the_group() {
     assert_eq!(all.len(), 1);
 }
 
-/// G7: metadata and leader epoch come back as they were.
+/// Metadata and leader epoch come back as they were.
 #[test]
 fn what_was_committed_comes_back_whole() {
     let mut world = World::new(&[("t", 3)]);
@@ -69,7 +69,7 @@ fn what_was_committed_comes_back_whole() {
     assert_eq!(fetched.iter().map(|(partition, _)| *partition).collect::<Vec<_>>(), [p, r]);
 }
 
-/// Z5: a block of offsets stays small enough for the metadata store, whatever clients keep beside them.
+/// Rule Z5: a block of offsets stays small enough for the metadata store, whatever clients keep beside them.
 #[test]
 fn a_block_takes_only_so_much_metadata() {
     let mut world = World::new(&[("t", 512)]);
@@ -107,7 +107,7 @@ fn whoever_is_not_in_the_group_may_not_commit() {
     assert_eq!(committed(&mut world, commit("a", 1, one())), Ok(vec![Ok(())]));
 }
 
-/// O2: a member that has not heard of its new epoch may commit what it has owned all along, and nothing else.
+/// Rule O2: a member that has not heard of its new epoch may commit what it has owned all along, and nothing else.
 #[test]
 fn a_member_behind_its_epoch_commits_what_it_still_owns() {
     let mut world = World::new(&[("t", 2)]);
@@ -132,7 +132,7 @@ fn a_member_behind_its_epoch_commits_what_it_still_owns() {
     assert!(matches!(world.ask(Request::Fetch(request(3))), Answer::Fetch(Ok(_))));
 }
 
-/// G11: a topic that is created again under its name starts without offsets.
+/// A topic that is created again under its name starts without offsets.
 #[test]
 fn a_deleted_topic_takes_its_offsets_along() {
     let mut world = World::new(&[("t", 1), ("u", 1)]);
@@ -251,7 +251,7 @@ fn end(world: &mut World, producer: u64, epoch: u16, commit: bool) {
     world.absorb(step);
 }
 
-/// KIP-447, O1: offsets of a transaction count when it is committed; until then who wants stable ones has to wait.
+/// KIP-447, rule O1: offsets of a transaction count when it is committed; until then who wants stable ones has to wait.
 #[test]
 fn offsets_of_a_transaction_count_when_it_is_committed() {
     let mut world = World::new(&[("t", 2)]);
@@ -306,7 +306,7 @@ fn an_older_instance_of_a_producer_is_fenced() {
     assert_eq!((fetch(&mut world, p, true), fetch(&mut world, q, true)), (Ok(None), Ok(Some(2))));
 }
 
-/// X3: what was found open before its end was told is not taken for open after it.
+/// Rule X3: what was found open before its end was told is not taken for open after it.
 #[test]
 fn a_commit_that_was_verified_before_the_end_is_refused() {
     let mut world = World::new(&[("t", 1)]);

@@ -176,6 +176,57 @@ fn a_log_the_leader_cannot_serve_is_replaced_by_the_manifest() {
     assert_eq!((visible.log_start, visible.tiered_end, visible.hw), (Offset(1), Offset(3), Offset(3)));
 }
 
+/// Found by the simulation: power that went before the reset was on the disk left a member of the ISR with another log.
+#[test]
+fn nothing_is_acknowledged_before_the_reset_that_an_install_begins_with_is_durable() {
+    let mut follower = holding(&[1, 1, 1, 1, 1]);
+    let mut far = push(2, 1, &[1, 2, 2, 2, 2], 4);
+    far.start = Offset(4);
+    assert_eq!(follower.step(Input::Push(far)).installs, 1, "rule R12");
+    let mut at_end = EndState::empty();
+    for placed in &log_of(&[1, 2, 2, 2, 2])[..4] {
+        at_end.absorb(&placed.batch, placed.append_time);
+    }
+    let epochs = [(1, 0), (2, 1)]
+        .map(|(epoch, start)| millpond_log::epochs::EpochStart { epoch: LeaderEpoch(epoch), start: Offset(start) });
+    let epochs = LeaderEpochs::from_entries(epochs.to_vec()).expect("in order");
+    follower.step(Input::Installed(Installed { log_start: Offset(0), at_end, epochs }));
+    let nothing_new = push(2, 2, &[1, 2, 2, 2], 4);
+    follower.step(Input::Push(nothing_new));
+    assert_eq!(follower.replica.durable(), Offset(0), "rule W1: the disk may still hold the old log");
+    assert_eq!(follower.sync().said, [matched(4)], "rule R8");
+}
+
+/// Found by the simulation: a late push took a follower for one whose log differs below the tiered end, and ended its broker.
+#[test]
+fn a_late_push_of_what_the_log_start_has_passed_is_no_difference() {
+    let mut follower = fresh();
+    let mut far = push(2, 1, &[1, 2, 2, 2, 2], 4);
+    far.start = Offset(4);
+    follower.step(Input::Push(far));
+    let mut at_end = EndState::empty();
+    for placed in &log_of(&[1, 2, 2, 2])[..] {
+        at_end.absorb(&placed.batch, placed.append_time);
+    }
+    // The log starts at its tiered end, so only the epoch of the record before it is told (rule R1).
+    let newest = millpond_log::epochs::EpochStart { epoch: LeaderEpoch(2), start: Offset(3) };
+    let epochs = LeaderEpochs::from_entries(vec![newest]).expect("in order");
+    follower.step(Input::Installed(Installed { log_start: Offset(4), at_end, epochs }));
+    follower.sync();
+    let seen = follower.step(Input::Push(push(2, 1, &[1, 2, 2, 2, 2], 0)));
+    assert_eq!((seen.faults, seen.ends, seen.appended.len()), (vec![], vec![], 1), "S4: nothing differs");
+    assert_eq!(follower.sync().said, [matched(5)]);
+}
+
+#[test]
+fn nothing_is_acknowledged_before_the_reset_of_a_log_that_starts_over_is_durable() {
+    let mut follower = holding(&[1, 1]);
+    let mark = follower.replica.start_over();
+    follower.marks.push(mark);
+    assert_eq!(follower.step(Input::Push(push(1, 2, &[1, 1], 2))).said, [matched(0)], "rule W1");
+    assert_eq!(follower.sync().said, [matched(2)]);
+}
+
 #[test]
 fn a_replaced_cursor_says_nothing_any_more() {
     let mut follower = holding(&[1]);
@@ -210,4 +261,23 @@ fn an_office_waits_until_the_log_stands_again() {
     follower.step(rebuilt(&[1, 1]));
     assert!(follower.replica.visible().leads);
     assert_eq!(follower.replica.visible().epoch, LeaderEpoch(4));
+}
+
+#[test]
+fn an_unclean_election_says_anew_what_is_committed_once() {
+    let mut follower = holding(&[1, 1, 1]);
+    let says = |epoch, end: usize, hw, unclean: Option<u32>| {
+        let mut push = push(epoch, 1, &[1, 1, 1][..end], end);
+        (push.head.hw, push.head.unclean_epoch) = (Offset(hw), unclean.map(LeaderEpoch));
+        Input::Push(push)
+    };
+    follower.step(says(1, 3, 3, None));
+    assert_eq!(follower.hw(), 3);
+    follower.step(says(2, 2, 1, None));
+    assert_eq!(follower.hw(), 3, "rule R9: it never falls after an election that loses nothing");
+    follower.step(says(3, 2, 1, Some(3)));
+    assert_eq!(follower.hw(), 1, "rule E7");
+    follower.step(says(3, 2, 2, Some(3)));
+    follower.step(says(3, 2, 1, Some(3)));
+    assert_eq!(follower.hw(), 2, "only once");
 }

@@ -1,0 +1,100 @@
+//! What one seed draws before anything happens: how large the cluster is, what may go wrong in it, and how often (swarm testing).
+
+use crate::rng::Rng;
+use crate::world::actions::{ACTIONS, Action};
+use std::fmt;
+
+/// Partitions of one run at most.
+const PARTITIONS_MAX: u32 = 4;
+
+/// A topic to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TopicPlan {
+    pub(crate) replicas: u32,
+    pub(crate) partitions: u32,
+    pub(crate) min_isr: u32,
+}
+
+/// How a run is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) brokers: u32,
+    pub(crate) topics: Vec<TopicPlan>,
+    /// How often each action is drawn, in the order of `ACTIONS`; 0 for a fault that this run does not have.
+    pub(crate) weights: Vec<u32>,
+    /// Of 1000 steps, how many are faults.
+    pub(crate) faults: u32,
+    /// Of 1000 messages, how many are very late.
+    pub(crate) late: u32,
+    /// Of 1000 messages, how many are lost, and how many arrive twice.
+    pub(crate) lost: u32,
+    pub(crate) doubled: u32,
+    /// Of 1000 messages, how many overtake others of their connection.
+    pub(crate) overtaking: u32,
+    /// Of 1000 puts, how many fail in some way.
+    pub(crate) puts_failing: u32,
+}
+
+impl Weather {
+    /// What happens next.
+    pub(crate) fn next(&self, rng: &mut Rng) -> Action {
+        let fault = rng.per_mille(self.faults);
+        let drawn = || ACTIONS.iter().zip(&self.weights).filter(move |((_, _, other), _)| *other == fault);
+        let total: u32 = drawn().map(|(_, weight)| weight).sum();
+        let mut at = u32::try_from(rng.below(total as usize)).expect("weights are small");
+        for ((action, ..), weight) in drawn() {
+            match at.checked_sub(*weight) {
+                Some(left) => at = left,
+                None => return *action,
+            }
+        }
+        Action::Wait
+    }
+
+    pub(crate) fn draw(rng: &mut Rng) -> Weather {
+        let weights = ACTIONS
+            .iter()
+            .map(|(_, weight, fault)| match rng.below(4) {
+                0 if *fault => 0,
+                1 => weight / 2 + 1,
+                2 => weight * 2,
+                _ => *weight,
+            })
+            .collect();
+        let brokers = 3 + rng.between(0, 4) / 2;
+        let mut topics = vec![TopicPlan { replicas: 3, partitions: rng.between(1, 2), min_isr: 2 }];
+        while topics.iter().map(|topic| topic.partitions).sum::<u32>() < PARTITIONS_MAX && rng.per_mille(400) {
+            let replicas = rng.between(1, 3);
+            topics.push(TopicPlan { replicas, partitions: 1, min_isr: rng.between(1, 2).min(replicas) });
+        }
+        let rough = |rng: &mut Rng, most| if rng.per_mille(250) { 0 } else { rng.between(0, most) };
+        Weather {
+            brokers,
+            topics,
+            weights,
+            faults: rng.between(8, 45),
+            late: rough(rng, 40),
+            lost: rough(rng, 60),
+            doubled: rough(rng, 60),
+            overtaking: rough(rng, 150),
+            puts_failing: rough(rng, 300),
+        }
+    }
+}
+
+impl fmt::Display for Weather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Weather { brokers, topics, weights, faults: often, late, lost, doubled, overtaking, puts_failing } = self;
+        write!(f, "brokers={brokers} topics=")?;
+        for TopicPlan { replicas, partitions, min_isr } in topics {
+            write!(f, "[{partitions}x{replicas} min {min_isr}]")?;
+        }
+        write!(
+            f,
+            " often={often} late={late} lost={lost} doubled={doubled} overtaking={overtaking} puts_failing={puts_failing} faults="
+        )?;
+        let faults = ACTIONS.iter().zip(weights).filter(|((_, _, fault), weight)| *fault && **weight > 0);
+        let faults: Vec<String> = faults.map(|((action, ..), weight)| format!("{action:?}:{weight}")).collect();
+        f.write_str(&faults.join(","))
+    }
+}
