@@ -30,16 +30,10 @@ pub(crate) use groups::Groups;
 pub(crate) use keeper::{Keeper, Parts};
 
 /// What the broker knows of coordinators. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Coordinators {
     world: Arc<watch::Sender<Arc<World>>>,
     pub(crate) groups: Directory<Groups>,
-}
-
-impl Default for Coordinators {
-    fn default() -> Coordinators {
-        Coordinators { world: Arc::default(), groups: Directory::default() }
-    }
 }
 
 impl Coordinators {

@@ -35,10 +35,6 @@ impl<A> Queue<A> {
         self.entries.extend(made.answers.into_iter().map(|(token, answer)| Entry::Answer(token, answer)));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Takes out as many changes as one transaction holds, with the answers among and behind them; none if there is nothing.
     /// To be called only when all that it gave before is durable: reads see what is in memory.
     pub(super) fn next(&mut self) -> Option<Due<A>> {
@@ -92,10 +88,8 @@ mod tests {
         }
         queue.push(made(0..0, 6));
         assert_eq!(next(&mut queue), Some((127, vec![2, 3])), "as many as a transaction takes");
-        assert!(!queue.is_empty());
         // 23 of the third step, and the 50 of the fourth, which are the third's keys again.
         assert_eq!(next(&mut queue), Some((50, vec![4, 5, 6])));
-        assert!(queue.is_empty());
         assert_eq!(next(&mut queue), None);
     }
 }
