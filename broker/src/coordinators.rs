@@ -18,10 +18,10 @@ use lane::Message;
 use machine::Machine;
 use millpond_core::coordinators::shard_of;
 use millpond_core::groups::{Answer, Listed, Request};
-use millpond_log::{BrokerId, ErrorCode, LeaderEpoch};
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::Image;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
 use world::World;
@@ -37,10 +37,10 @@ pub(crate) struct Coordinators {
 }
 
 impl Coordinators {
-    /// Takes in what the metadata image says of brokers, topics and owners.
-    pub(crate) fn note(&self, image: &Image) {
+    /// Takes in what the metadata image says of brokers, owners, and the topics that may have changed.
+    pub(crate) fn note(&self, image: &Image, touched: &BTreeSet<TopicId>) {
         self.world.send_if_modified(|world| {
-            let next = world.next(image);
+            let next = world.next(image, touched);
             next.is_some_and(|next| {
                 *world = Arc::new(next);
                 true

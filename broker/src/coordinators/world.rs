@@ -2,7 +2,7 @@
 
 use crate::alive::live_session;
 use millpond_core::groups::{Topic, Topics};
-use millpond_core::records::{ShardRecord, TopicRecord, TopicState};
+use millpond_core::records::{ShardRecord, TopicState};
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{Image, Versioned};
@@ -23,16 +23,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// What follows this one by `image`; none if nothing has changed.
-    pub(crate) fn next(&self, image: &Image) -> Option<World> {
+    /// What follows this one by `image`, in which no topics but `touched` have changed; none if nothing has.
+    pub(crate) fn next(&self, image: &Image, touched: &BTreeSet<TopicId>) -> Option<World> {
         let mut next = World {
             hosts: hosts(image),
             owners: owners(image),
             topics: Arc::clone(&self.topics),
             deleted: image.tombstones.keys().copied().collect(),
         };
-        let topics = topics(image);
-        if Topics::new(self.topics.version(), topics.clone()) != *self.topics {
+        if touched.iter().any(|id| self.topics.get(*id) != topic(image, *id).as_ref()) {
+            let topics = image.topics.keys().filter_map(|id| Some((*id, topic(image, *id)?))).collect();
             next.topics = Arc::new(Topics::new(self.topics.version() + 1, topics));
         }
         (next != *self).then_some(next)
@@ -55,15 +55,13 @@ fn owners(image: &Image) -> BTreeMap<(ShardKind, u32), (BrokerId, u32)> {
     image.shards.iter().filter_map(owner).collect()
 }
 
-fn topics(image: &Image) -> BTreeMap<TopicId, Topic> {
+/// A topic, if it is served.
+fn topic(image: &Image, id: TopicId) -> Option<Topic> {
+    let seen = image.topics.get(&id).filter(|seen| seen.value.state == TopicState::Active)?;
     let rack = |broker: &BrokerId| image.sessions.get(broker)?.value.rack.clone();
-    let served = image.topics.iter().filter(|(_, seen)| seen.value.state == TopicState::Active);
-    let topic = |(&id, seen): (&TopicId, &Versioned<TopicRecord>)| {
-        let racks = (0..seen.value.partitions).map(|index| {
-            let replicas = image.partitions.get(&PartitionId { topic: id, index }).map(|seen| &seen.value.replicas);
-            replicas.into_iter().flatten().filter_map(rack).collect()
-        });
-        (id, Topic { name: seen.value.name.clone(), racks: racks.collect() })
-    };
-    served.map(topic).collect()
+    let racks = (0..seen.value.partitions).map(|index| {
+        let replicas = image.partitions.get(&PartitionId { topic: id, index }).map(|seen| &seen.value.replicas);
+        replicas.into_iter().flatten().filter_map(rack).collect()
+    });
+    Some(Topic { name: seen.value.name.clone(), racks: racks.collect() })
 }
