@@ -22,7 +22,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use millpond_core::flush::{self, FlushRule, PlannedObject, Pressure, Tail};
 use millpond_core::replica::EndState;
-use millpond_core::tiering::{Backoff, TierRules, TierSettings, Tiering};
+use millpond_core::tiering::{Backoff, Look, TierRules, TierSettings, Tiering};
 use millpond_core::topic_config::{TopicConfig, millis};
 use millpond_log::manifest::{ManifestRoot, SegmentEntry};
 use millpond_log::producers::ProducerTable;
@@ -264,17 +264,17 @@ impl Tierer {
         if self.state.uploads.len() >= UPLOADS_MAX || !self.state.backoff.over(now_ms) {
             return;
         }
-        let tails: Vec<Tail> =
-            self.state.partitions.iter().filter_map(|(id, led)| self.tail(*id, led, now_ms)).collect();
+        let usage = self.wal.usage();
+        let filling = usage.free_bytes < usage.bytes_max / PRESSURE_FREE_SHARE;
+        let pressure = if filling { Pressure::WalFilling } else { Pressure::Calm };
+        let look = Look { mono_ms: now_ms, wall: clock::wall(), pressure };
+        let tails: Vec<Tail> = self.state.partitions.iter().filter_map(|(id, led)| self.tail(*id, led, look)).collect();
         if tails.is_empty() {
             return;
         }
         let wished: BTreeSet<PartitionId> =
             self.state.wishes.iter().flat_map(|wish| wish.targets.keys().copied()).collect();
-        let usage = self.wal.usage();
-        let filling = usage.free_bytes < usage.bytes_max / PRESSURE_FREE_SHARE;
-        let pressure = if filling { Pressure::WalFilling } else { Pressure::Calm };
-        for planned in flush::plan(clock::wall(), &tails, &wished, pressure) {
+        for planned in flush::plan(look.wall, &tails, &wished, pressure) {
             if self.state.uploads.len() >= UPLOADS_MAX {
                 break;
             }
@@ -282,9 +282,9 @@ impl Tierer {
         }
     }
 
-    fn tail(&self, partition: PartitionId, led: &Partition, now_ms: u64) -> Option<Tail> {
+    fn tail(&self, partition: PartitionId, led: &Partition, look: Look) -> Option<Tail> {
         let visible = led.view.borrow().visible;
-        led.tiering.tail(now_ms, &visible, |from, to, bytes| self.wal.summary(partition, from, to, bytes))
+        led.tiering.tail(look, &visible, |from, to, bytes| self.wal.summary(partition, from, to, bytes))
     }
 
     fn start_upload(&mut self, planned: PlannedObject) {
@@ -320,7 +320,7 @@ impl Tierer {
         if flush.is_disabled() {
             return FlushSpans { flush, batches: Vec::new() };
         }
-        let uploads = |tail: &Tail| self.traced.uploads(tail.partition, &(tail.tiered_end..tail.lso));
+        let uploads = |tail: &Tail| self.traced.uploads(tail.partition, &(tail.tiered_end..tail.end));
         let batches: Vec<Span> = planned.tails.iter().flat_map(uploads).collect();
         // First this way: whether the object's span is kept is decided by the spans it is linked to.
         for batch in &batches {

@@ -29,7 +29,7 @@ mod writer;
 use crate::metrics::WalMeters;
 use millpond_core::replica::Placed;
 use millpond_core::tiering::TailSummary;
-use millpond_log::batch::ProducerStamp;
+use millpond_log::batch::ProducerWrite;
 use millpond_log::frame::BLOCK_BYTES;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
 use queue::{Done, Item};
@@ -229,8 +229,8 @@ pub struct TailEntry {
     pub append_time: TimestampMs,
     /// Largest timestamp of its records, as it was handed in: the batch's header need not tell it truly.
     pub latest: TimestampMs,
-    /// Producer fields.
-    pub producer: Option<ProducerStamp>,
+    /// What it is to its producer's state.
+    pub producer: Option<ProducerWrite>,
 }
 
 /// What a reader of a tail has before it.

@@ -27,8 +27,8 @@ pub struct Tail {
     pub partition: PartitionId,
     /// First offset not in object storage: where the next segment begins (rule T1).
     pub tiered_end: Offset,
-    /// Last stable offset: where it may end (rule T1).
-    pub lso: Offset,
+    /// Where it may end: the last stable offset, or beyond it where rule T1 lets it.
+    pub end: Offset,
     /// Bytes of batches between the two.
     pub bytes: u64,
     /// Append time of the first of them.
@@ -57,7 +57,7 @@ pub struct PlannedObject {
 
 impl Tail {
     fn has_records(&self) -> bool {
-        self.lso > self.tiered_end
+        self.end > self.tiered_end
     }
 
     fn due(&self, now: TimestampMs) -> bool {
@@ -130,7 +130,7 @@ mod tests {
         Tail {
             partition: PartitionId { topic: TopicId(1), index },
             tiered_end: Offset(0),
-            lso: Offset(bytes),
+            end: Offset(bytes),
             bytes,
             oldest: TimestampMs(oldest),
             rule: RULE,

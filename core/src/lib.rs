@@ -17,3 +17,4 @@ pub mod tail_segment;
 pub mod tiering;
 pub mod topic_config;
 pub mod topic_name;
+pub mod transactions;

@@ -5,6 +5,9 @@
 
 pub mod groups;
 mod text;
+mod transaction;
+
+pub use transaction::{ProducerInstance, TransactionRecord, TransactionState};
 
 use crate::topic_name::TopicName;
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};

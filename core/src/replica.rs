@@ -1,27 +1,35 @@
-//! One replica of one partition: what it appends, when that counts as committed, whom it answers (rules R1 to R12, I1 to I8, P3, P4).
+//! One replica of one partition: what it appends, when that counts as committed, whom it answers (rules R1 to R12, I1 to I8, P3, P4,
+//! X3, X5 to X7).
 //!
 //! It holds no bytes of the log and knows no disk and no wire: batches pass through it on their way to the WAL, which reports what
 //! is durable, and what it says to other replicas is carried by the driver.
 
+mod ended;
 mod follower;
 mod isr;
 mod leader;
 mod push;
 mod step;
+mod transactions;
 mod transfer;
+mod verification;
 
+pub use ended::EndedInTail;
 pub use isr::{Proposal, removal, won};
 pub use push::{Cursor, Placed, Push, PushHead, PushReply, Said};
 pub use step::{
-    Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Visible,
+    Acks, Appended, Assignment, EndState, Fault, Input, Installed, Live, Mark, Now, Output, Refusal, Token, Unverified,
+    VerificationToken, Verified, Visible,
 };
 pub use transfer::Transfer;
+pub use verification::VERIFICATION_MS;
 
 use crate::records::PartitionRecord;
 use crate::rules::{Rule, Rules};
+use ended::StableBound;
 use follower::{Busy, Stream};
 use leader::{Leading, Produce};
-use millpond_log::batch::{ProducerStamp, TimestampType};
+use millpond_log::batch::{ProducerWrite, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
 use millpond_log::manifest::ManifestRoot;
@@ -72,6 +80,8 @@ pub struct Replica {
     /// The newest unclean epoch for which the high watermark was taken from its leader (rule E7).
     unclean_met: Option<LeaderEpoch>,
     at_end: EndState,
+    /// Set where the high watermark fell: markers that were below it are not any more (rule X6).
+    stable_bound: Option<StableBound>,
     epochs: LeaderEpochs,
     timestamp_type: TimestampType,
     lag_time_ms: u64,
@@ -109,6 +119,10 @@ impl Replica {
         let end = from.at_end.end;
         assert!(from.tiered_end <= end, "the log ends at or after what is tiered");
         assert!(from.hw <= end, "rule R10: a persisted high watermark was durable");
+        // What the manifest holds was committed (S8), whatever was persisted here.
+        let hw = from.hw.max(from.tiered_end);
+        let mut at_end = from.at_end;
+        at_end.ended.decided(hw);
         Replica {
             rules: from.rules,
             rid: from.rid,
@@ -120,10 +134,10 @@ impl Replica {
             tiered_end: from.tiered_end,
             durable: end,
             trimmed: from.tiered_end,
-            // What the manifest holds was committed (S8), whatever was persisted here.
-            hw: from.hw.max(from.tiered_end),
+            hw,
             unclean_met: None,
-            at_end: from.at_end,
+            at_end,
+            stable_bound: None,
             epochs: from.epochs,
             timestamp_type: from.timestamp_type,
             lag_time_ms: from.lag_time_ms,
@@ -144,6 +158,8 @@ impl Replica {
             Input::Produce { token, batch, latest, acks } => {
                 self.produce(now, Produce { token, batch, latest, acks }, out);
             }
+            Input::Verified(verified) => self.verified(verified),
+            Input::EndTransaction { token, marker } => self.end_transaction(now, token, &marker, out),
             Input::Durable(mark) => self.note_durable(now, mark, out),
             Input::Push(push) => self.on_push(push, out),
             Input::Reply(reply) => self.note_reply(now, reply, out),
@@ -166,7 +182,12 @@ impl Replica {
                 self.take_wish(now, wish);
                 self.consider_isr(now, out);
             }
-            Input::Tick => self.consider_isr(now, out),
+            Input::Tick => {
+                if let Role::Leader(leading) = &mut self.role {
+                    leading.verifications.expire(now);
+                }
+                self.consider_isr(now, out);
+            }
         }
     }
 
@@ -183,7 +204,7 @@ impl Replica {
             log_start: self.log_start,
             tiered_end: self.tiered_end,
             hw: self.hw,
-            lso: self.hw,
+            lso: self.last_stable(),
             end: self.at_end.end,
             end_proven,
         }
@@ -342,9 +363,13 @@ impl Replica {
     fn append(&mut self, placed: Placed, out: &mut Vec<Output>) {
         let Placed { batch, append_time, .. } = &placed;
         self.at_end.absorb(batch, *append_time);
+        let writer = batch.producer().map(|stamp| stamp.id);
         self.epochs.append(batch.leader_epoch(), batch.base_offset());
         let mark = self.written(Written::End(batch.end_offset()));
         out.push(Output::Append { placed, mark });
+        if let Some(writer) = writer {
+            self.spend_verifications(writer);
+        }
     }
 
     fn note_manifest(&mut self, log_start: Offset, tiered_end: Offset, out: &mut Vec<Output>) {
@@ -362,7 +387,7 @@ impl Replica {
         self.log_start = self.log_start.max(log_start);
         self.tiered_end = self.tiered_end.max(tiered_end);
         // What the manifest holds was committed (S8).
-        self.hw = self.hw.max(self.tiered_end);
+        self.commit(self.hw.max(self.tiered_end));
         self.trim(out);
         out.push(Output::Publish);
     }
@@ -386,6 +411,7 @@ impl EndState {
             prefix_hash: 0,
             producers: ProducerTable::default(),
             last_append_time: TimestampMs::NONE,
+            ended: EndedInTail::default(),
         }
     }
 
@@ -396,26 +422,27 @@ impl EndState {
         let (prefix_hash, last_append_time) = root
             .newest()
             .map_or((empty.prefix_hash, empty.last_append_time), |newest| (newest.prefix_hash, newest.max_append_time));
-        EndState { end: root.tiered_end, prefix_hash, producers, last_append_time }
+        // What ended below is told by the segments, and decided (rule T1).
+        EndState { end: root.tiered_end, prefix_hash, producers, last_append_time, ended: EndedInTail::default() }
     }
 
     /// Moves past `batch`.
     pub fn absorb(&mut self, batch: &Batch, append_time: TimestampMs) {
-        self.replay(batch.producer(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
+        self.replay(batch.producer_write(), batch.record_count(), batch.base_offset()..batch.end_offset(), append_time);
         self.prefix_hash = chain_hash(self.prefix_hash, batch);
     }
 
     /// Moves past a batch of which only the index is at hand; the hash stays as it is.
     pub fn replay(
         &mut self,
-        producer: Option<ProducerStamp>,
+        write: Option<ProducerWrite>,
         record_count: u32,
         span: std::ops::Range<Offset>,
         append_time: TimestampMs,
     ) {
         self.expire(append_time);
-        if let Some(stamp) = producer {
-            self.producers.append(stamp, record_count, span.start, append_time);
+        if let Some(write) = write {
+            self.note_write(write, record_count, span.start, append_time);
         }
         self.last_append_time = append_time;
         self.end = span.end;

@@ -7,11 +7,13 @@ use millpond_log::batch::BatchError;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::producers::ProducerTable;
 use millpond_log::segment::{BuiltSegment, Density, SegmentIdentity, SegmentTail, SegmentWriter};
+use millpond_log::transactions::AbortedTxn;
 use millpond_log::{Batch, Offset, TimestampMs};
 
 /// A segment in the making.
 pub struct TailSegment {
     writer: SegmentWriter,
+    begin: Offset,
     end: Offset,
     epochs: LeaderEpochs,
     /// State of the log where the segment ends so far.
@@ -38,8 +40,9 @@ impl TailSegment {
     /// A segment of `[from.end, end)`; `from` is the state of the log where it begins.
     #[must_use]
     pub fn new(identity: SegmentIdentity, from: EndState, end: Offset) -> TailSegment {
-        let writer = SegmentWriter::new(identity, from.end, Density::Dense);
-        TailSegment { writer, end, epochs: LeaderEpochs::default(), reached: from }
+        let begin = from.end;
+        let writer = SegmentWriter::new(identity, begin, Density::Dense);
+        TailSegment { writer, begin, end, epochs: LeaderEpochs::default(), reached: from }
     }
 
     /// Offset after the last batch; the next one begins here.
@@ -80,15 +83,17 @@ impl TailSegment {
     /// Panics before its end is reached.
     #[must_use]
     pub fn finish(self) -> (BuiltSegment, ProducerTable) {
-        let TailSegment { writer, end, epochs, reached } = self;
+        let TailSegment { writer, begin, end, epochs, reached } = self;
         assert_eq!(writer.end(), end, "a segment covers all of its range (S8)");
+        // Rule T4: its own markers tell of those that were aborted; what is open at its end goes on in the next.
+        let aborted: Vec<AbortedTxn> = reached.aborted_since(begin).collect();
         let segment = writer.finish(SegmentTail {
             end,
             prefix_hash: reached.prefix_hash,
             epochs: epochs.entries().to_vec(),
             producers: reached.producers.encode(),
-            aborted: Vec::new(),
-            open: Vec::new(),
+            aborted,
+            open: reached.producers.open().collect(),
         });
         (segment, reached.producers)
     }

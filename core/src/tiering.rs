@@ -10,7 +10,7 @@ mod retention;
 pub use backoff::Backoff;
 pub use retention::{TailBatch, may_retire, tail_retention_start};
 
-use crate::flush::{FlushRule, Tail};
+use crate::flush::{FlushRule, Pressure, Tail};
 use crate::replica::Visible;
 use millpond_log::manifest::{Dropped, ManifestRoot, SegmentEntry};
 use millpond_log::object_key::{GcEpoch, ObjectKey};
@@ -54,6 +54,17 @@ pub struct TierSettings {
     pub rule: FlushRule,
     /// Which segments may share an object.
     pub retention_ms: i64,
+}
+
+/// When a tail is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// A clock that only goes forward, in milliseconds.
+    pub mono_ms: u64,
+    /// The wall clock, which append times are compared with.
+    pub wall: TimestampMs,
+    /// How hard the broker has to flush.
+    pub pressure: Pressure,
 }
 
 /// A change of one manifest (rule T5), decided on the root that stands at `base` in the metadata store.
@@ -204,28 +215,37 @@ impl Tiering {
 
     /// The tail that may go up next: committed (rule T1), of this office's epoch, and nothing else under way.
     ///
-    /// `summary` tells what the WAL holds between two offsets, within so many bytes; `now_ms` is a clock that only goes forward.
+    /// It ends where transactions begin to be undecided, unless that holds up what has to go: when the WAL fills, or when its first
+    /// record is older than twice the flush interval. The segment then says which are open at its end (rule T7).
+    ///
+    /// `summary` tells what the WAL holds between two offsets, within so many bytes.
     pub fn tail(
         &self,
-        now_ms: u64,
+        look: Look,
         visible: &Visible,
-        summary: impl FnOnce(Offset, Offset, u64) -> Option<TailSummary>,
+        summary: impl Fn(Offset, Offset, u64) -> Option<TailSummary>,
     ) -> Option<Tail> {
-        let end = if self.rules.committed_only { visible.lso } else { visible.end };
+        let (stable, committed) =
+            if self.rules.committed_only { (visible.lso, visible.hw) } else { (visible.end, visible.end) };
         let tiered_end = self.root.tiered_end;
         let may = visible.leads
             && self.office == Some(visible.epoch)
-            && end > tiered_end
+            && committed > tiered_end
             && matches!(self.step, Step::Idle)
-            && self.backoff.over(now_ms);
+            && self.backoff.over(look.mono_ms);
         if !may {
             return None;
         }
         let TierSettings { rule, retention_ms } = self.settings;
-        let TailSummary { end, bytes, oldest, more } = summary(tiered_end, end, rule.bytes)?;
+        let mut held = summary(tiered_end, committed, rule.bytes)?;
+        let overdue = look.wall.0.saturating_sub(held.oldest.0) >= rule.age_ms.saturating_mul(2);
+        if held.end > stable && look.pressure == Pressure::Calm && !overdue {
+            held = if stable > tiered_end { summary(tiered_end, stable, rule.bytes)? } else { return None };
+        }
+        let TailSummary { end, bytes, oldest, more } = held;
         // A full segment is due, however its size falls short of the setting by a part of a batch.
         let rule = FlushRule { bytes: if more { bytes } else { rule.bytes }, ..rule };
-        Some(Tail { partition: self.partition, tiered_end, lso: end, bytes, oldest, rule, retention_ms })
+        Some(Tail { partition: self.partition, tiered_end, end, bytes, oldest, rule, retention_ms })
     }
 
     /// Its tail is on its way up from now on. Returns the epoch to write it under.

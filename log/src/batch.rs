@@ -5,6 +5,7 @@
 
 mod admit;
 mod builder;
+mod control;
 mod crc;
 mod error;
 mod layout;
@@ -12,6 +13,7 @@ mod records;
 
 pub use admit::{Admitted, ProduceRules};
 pub use builder::{BatchBuilder, NewRecord};
+pub use control::{ProducerWrite, WriteKind};
 pub use error::BatchError;
 pub use records::{Header, Record, Records};
 

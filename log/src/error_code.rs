@@ -102,8 +102,16 @@ codes! {
     DuplicateSequenceNumber = 46, "DUPLICATE_SEQUENCE_NUMBER", false;
     /// A newer instance of this producer exists.
     InvalidProducerEpoch = 47, "INVALID_PRODUCER_EPOCH", false;
-    /// The transaction is not in a state that allows this.
+    /// The transaction is not in a state for that.
     InvalidTxnState = 48, "INVALID_TXN_STATE", false;
+    /// The producer id is not the one that this transactional id stands for.
+    InvalidProducerIdMapping = 49, "INVALID_PRODUCER_ID_MAPPING", false;
+    /// A transaction timeout that is not above 0, or above what the cluster allows.
+    InvalidTransactionTimeout = 50, "INVALID_TRANSACTION_TIMEOUT", false;
+    /// The transaction before is still being ended.
+    ConcurrentTransactions = 51, "CONCURRENT_TRANSACTIONS", true;
+    /// A marker of a coordinator that is one no more.
+    TransactionCoordinatorFenced = 52, "TRANSACTION_COORDINATOR_FENCED", false;
     /// Stored data cannot be read or written now.
     KafkaStorageError = 56, "KAFKA_STORAGE_ERROR", true;
     /// The producer id is unknown here.
@@ -136,8 +144,12 @@ codes! {
     UnstableOffsetCommit = 88, "UNSTABLE_OFFSET_COMMIT", true;
     /// Too much is in flight; wait as long as the answer says.
     ThrottlingQuotaExceeded = 89, "THROTTLING_QUOTA_EXCEEDED", true;
+    /// A newer instance has taken the transactional id over.
+    ProducerFenced = 90, "PRODUCER_FENCED", false;
     /// No topic has this id.
     UnknownTopicId = 100, "UNKNOWN_TOPIC_ID", true;
+    /// Nothing is known of this transactional id.
+    TransactionalIdNotFound = 105, "TRANSACTIONAL_ID_NOT_FOUND", false;
     /// The member is not in this epoch: it gives up its partitions and joins again.
     FencedMemberEpoch = 110, "FENCED_MEMBER_EPOCH", false;
     /// The static identity is held by a member that has not left.
@@ -146,6 +158,8 @@ codes! {
     UnsupportedAssignor = 112, "UNSUPPORTED_ASSIGNOR", false;
     /// The member has another epoch by now: heartbeat, then try again.
     StaleMemberEpoch = 113, "STALE_MEMBER_EPOCH", false;
+    /// The transaction can only be aborted; what comes after it is not concerned.
+    TransactionAbortable = 120, "TRANSACTION_ABORTABLE", false;
     /// The regular expression cannot be read.
     InvalidRegularExpression = 128, "INVALID_REGULAR_EXPRESSION", false;
 }

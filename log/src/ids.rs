@@ -55,6 +55,11 @@ number! {
     ProducerEpoch(u16)
 }
 number! {
+    /// Counts the owners of a coordinator shard (rule O3). Markers carry it, so that an earlier owner is refused (rule X5). Kafka's wire
+    /// carries it as `i32`.
+    CoordinatorEpoch(u32)
+}
+number! {
     /// Milliseconds since the Unix epoch. -1 is Kafka's "no timestamp".
     TimestampMs(i64)
 }

@@ -19,10 +19,11 @@ pub mod properties;
 pub mod segment;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod transactions;
 
 pub use batch::Batch;
 pub use error_code::ErrorCode;
 pub use ids::{
-    BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, ProducerEpoch, ProducerId, Rid, TimestampMs, TopicId,
-    WalGen,
+    BrokerId, CoordinatorEpoch, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, ProducerEpoch, ProducerId, Rid,
+    TimestampMs, TopicId, WalGen,
 };

@@ -1,13 +1,14 @@
-//! Producer state of one partition (rules P1 to P6): a deterministic function of the log's prefix.
+//! Producer state of one partition (rules P1 to P6, X5): a deterministic function of the log's prefix.
 //!
 //! Time enters only as the append time stored with each batch, so replicas at one offset have equal state. It judges batches
 //! and remembers them; it never appends one.
 
 mod snapshot;
 
-use crate::batch::ProducerStamp;
-use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use crate::batch::{ProducerStamp, ProducerWrite, WriteKind};
+use crate::ids::{CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use crate::limits::{PARTITION_PRODUCERS_MAX, PRODUCER_BATCHES_REMEMBERED};
+use crate::transactions::{EndMarker, EndedTxn, Marker, OpenTxn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the partition knows of its producers at one offset.
@@ -19,6 +20,8 @@ pub struct ProducerTable {
     producers: BTreeMap<ProducerId, Producer>,
     /// Producers that may expire, oldest append first. Those with an open transaction may not, and are absent.
     idle: BTreeSet<(TimestampMs, ProducerId)>,
+    /// Open transactions by their first offset.
+    open: BTreeMap<Offset, ProducerId>,
 }
 
 /// One producer (rule P1).
@@ -33,7 +36,24 @@ struct Producer {
     /// First offset of its open transaction.
     transaction_start: Option<Offset>,
     /// Epoch of the transaction coordinator that wrote its last marker.
-    coordinator_epoch: Option<LeaderEpoch>,
+    coordinator_epoch: Option<CoordinatorEpoch>,
+}
+
+/// What is known of a producer, for those who ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerSummary {
+    /// The producer.
+    pub id: ProducerId,
+    /// Its newest epoch here.
+    pub epoch: ProducerEpoch,
+    /// Last sequence number that it wrote in this epoch.
+    pub last_sequence: Option<i32>,
+    /// Append time of its newest batch.
+    pub last_append: TimestampMs,
+    /// Epoch of the coordinator that wrote its newest marker.
+    pub coordinator_epoch: Option<CoordinatorEpoch>,
+    /// First offset of its open transaction.
+    pub transaction_start: Option<Offset>,
 }
 
 /// A batch that was appended.
@@ -61,7 +81,16 @@ pub enum Verdict {
     },
 }
 
-/// Why a producer's batch is refused.
+/// What to do with a marker that is not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerVerdict {
+    /// It goes into the log.
+    Append,
+    /// All that it says is in the log already.
+    Known,
+}
+
+/// Why a producer's batch or a marker is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProducerError {
     /// Epoch below the known one.
@@ -86,6 +115,22 @@ pub enum ProducerError {
         /// The producer.
         id: ProducerId,
     },
+    /// Records that do not fit the producer's open transaction: outside of it, or of a later epoch.
+    #[error("producer {id} has an open transaction that the batch is no part of; it has to end first")]
+    OtherTransaction {
+        /// The producer.
+        id: ProducerId,
+    },
+    /// A marker of a coordinator that is one no more.
+    #[error("the coordinator of epoch {got} is no more: epoch {known} has written a marker for producer {id}")]
+    CoordinatorFenced {
+        /// The producer.
+        id: ProducerId,
+        /// Newest coordinator epoch seen.
+        known: CoordinatorEpoch,
+        /// That of the marker.
+        got: CoordinatorEpoch,
+    },
     /// `limits::PARTITION_PRODUCERS_MAX` live producers (rule T4).
     #[error("the partition has {max} live producers; reuse producers instead of making new ones")]
     TooMany {
@@ -102,6 +147,8 @@ impl ProducerError {
             ProducerError::Fenced { .. } => crate::ErrorCode::InvalidProducerEpoch,
             ProducerError::OutOfOrder { .. } => crate::ErrorCode::OutOfOrderSequenceNumber,
             ProducerError::DuplicateUnknown { .. } => crate::ErrorCode::DuplicateSequenceNumber,
+            ProducerError::OtherTransaction { .. } => crate::ErrorCode::InvalidTxnState,
+            ProducerError::CoordinatorFenced { .. } => crate::ErrorCode::TransactionCoordinatorFenced,
             // Rule T4 asks for a retriable error: others expire, and then there is room. Of those for which there is no room
             // yet, this is the one that every Kafka client retries; quota errors are final to some.
             ProducerError::TooMany { .. } => crate::ErrorCode::NotEnoughReplicas,
@@ -112,14 +159,16 @@ impl ProducerError {
 impl ProducerTable {
     /// Judges an admitted batch of `count` records (its offset span). Changes nothing.
     ///
-    /// A producer that is not known may begin at any sequence (it may have expired), as Kafka's brokers allow.
+    /// A producer that is not known may begin at any sequence (it may have expired), as Kafka's brokers allow. Whether records that
+    /// open a transaction belong to one is not known here (rule X3): `in_transaction` tells who has to ask.
     ///
     /// # Errors
-    /// Each `ProducerError`.
-    pub fn check(&self, stamp: ProducerStamp, count: u32) -> Result<Verdict, ProducerError> {
+    /// Each `ProducerError` but `CoordinatorFenced`.
+    pub fn check(&self, write: ProducerWrite, count: u32) -> Result<Verdict, ProducerError> {
+        let ProducerWrite { stamp, kind } = write;
         assert!(stamp.base_sequence >= 0 && count > 0, "admission refuses batches without sequence or records");
         match self.producers.get(&stamp.id) {
-            Some(producer) => producer.check(stamp, count),
+            Some(producer) => producer.check(stamp, count, kind == WriteKind::Transactional),
             // Rule T4: none is evicted early to make room.
             None if self.producers.len() >= PARTITION_PRODUCERS_MAX => {
                 Err(ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX })
@@ -128,17 +177,87 @@ impl ProducerTable {
         }
     }
 
+    /// Judges a marker (rule X5). Changes nothing.
+    ///
+    /// Never `TooMany`: a marker that fences a producer which never wrote here is not refused for the sake of others.
+    ///
+    /// # Errors
+    /// `Fenced` or `CoordinatorFenced`: whoever sent it coordinates no more, or it is late.
+    pub fn check_marker(&self, marker: &Marker) -> Result<MarkerVerdict, ProducerError> {
+        let Marker { producer: id, epoch, raised, end } = *marker;
+        let Some(producer) = self.producers.get(&id) else { return Ok(MarkerVerdict::Append) };
+        if let Some(known) = producer.coordinator_epoch.filter(|known| *known > end.coordinator_epoch) {
+            return Err(ProducerError::CoordinatorFenced { id, known, got: end.coordinator_epoch });
+        }
+        let opened = producer.transaction_start.is_some();
+        // A raised epoch is above that of the records it ends; one that only equals it is late, and the open transaction another.
+        if epoch < producer.epoch || (opened && raised && epoch == producer.epoch) {
+            return Err(ProducerError::Fenced { id });
+        }
+        let repeated = !opened && epoch == producer.epoch && producer.coordinator_epoch == Some(end.coordinator_epoch);
+        Ok(if repeated { MarkerVerdict::Known } else { MarkerVerdict::Append })
+    }
+
+    /// Whether this instance of a producer has a transaction open here: its records need no verification (rule X3).
+    #[must_use]
+    pub fn in_transaction(&self, id: ProducerId, epoch: ProducerEpoch) -> bool {
+        let producer = self.producers.get(&id).filter(|producer| producer.epoch == epoch);
+        producer.is_some_and(|producer| producer.transaction_start.is_some())
+    }
+
+    /// Whether anything is known of the producer.
+    #[must_use]
+    pub fn knows(&self, id: ProducerId) -> bool {
+        self.producers.contains_key(&id)
+    }
+
     /// Records that a batch of `count` offsets was appended; also the replay after a restart and on followers. Accepts what the
-    /// log holds.
+    /// log holds. Returns the transaction that it ended, if it did.
     ///
     /// Control batches count for the epoch and the time; they have no sequence, `base_sequence` being -1.
-    pub fn append(&mut self, stamp: ProducerStamp, count: u32, base: Offset, append_time: TimestampMs) {
+    pub fn append(
+        &mut self,
+        write: ProducerWrite,
+        count: u32,
+        base: Offset,
+        append_time: TimestampMs,
+    ) -> Option<EndedTxn> {
+        let ProducerWrite { stamp, kind } = write;
         let producer = self.producers.entry(stamp.id).or_insert_with(|| Producer::new(stamp.epoch));
         self.idle.remove(&(producer.last_append, stamp.id));
         producer.append(stamp, Remembered { base_sequence: stamp.base_sequence, count, base, append_time });
+        let ended = match kind {
+            WriteKind::Transactional if producer.transaction_start.is_none() => {
+                producer.transaction_start = Some(base);
+                self.open.insert(base, stamp.id);
+                None
+            }
+            WriteKind::End(end) => producer.end(stamp.id, end, base),
+            WriteKind::Plain | WriteKind::Transactional | WriteKind::Control => None,
+        };
+        if let Some(ended) = &ended {
+            self.open.remove(&ended.first);
+        }
         if producer.transaction_start.is_none() {
             self.idle.insert((append_time, stamp.id));
         }
+        ended
+    }
+
+    /// First offset of the oldest open transaction.
+    #[must_use]
+    pub fn first_open(&self) -> Option<Offset> {
+        self.open.first_key_value().map(|(first, _)| *first)
+    }
+
+    /// The open transactions, oldest first.
+    pub fn open(&self) -> impl Iterator<Item = OpenTxn> + '_ {
+        self.open.iter().map(|(&first, &producer)| OpenTxn { first, producer })
+    }
+
+    /// What is known of each producer, by id.
+    pub fn summaries(&self) -> impl Iterator<Item = ProducerSummary> + '_ {
+        self.producers.iter().map(|(&id, producer)| producer.summary(id))
     }
 
     /// Forgets producers whose last append is older than `expiry_ms` before `now` (an append time, rule P2).
@@ -179,23 +298,30 @@ impl Producer {
         }
     }
 
-    /// Rules P3 and P6.
-    fn check(&self, stamp: ProducerStamp, count: u32) -> Result<Verdict, ProducerError> {
+    /// Rules P3 and P6. What is in the log already is a duplicate, whatever became of its transaction since.
+    fn check(&self, stamp: ProducerStamp, count: u32, transactional: bool) -> Result<Verdict, ProducerError> {
         let (id, got) = (stamp.id, stamp.base_sequence);
         if stamp.epoch < self.epoch {
             return Err(ProducerError::Fenced { id });
         }
-        let expected = if stamp.epoch > self.epoch { 0 } else { self.next_sequence() };
+        let newer = stamp.epoch > self.epoch;
+        let expected = if newer { 0 } else { self.next_sequence() };
+        if !newer && got != expected {
+            let same = |batch: &&Remembered| batch.base_sequence == got && batch.count == count;
+            if let Some(batch) = self.batches.iter().find(same) {
+                let end = batch.base.plus(u64::from(count));
+                return Ok(Verdict::Duplicate { base: batch.base, end, append_time: batch.append_time });
+            }
+        }
+        // A coordinator hands out another epoch only after the markers of the one before are committed (rule X5).
+        if self.transaction_start.is_some() && (newer || !transactional) {
+            return Err(ProducerError::OtherTransaction { id });
+        }
         if got == expected {
             return Ok(Verdict::Append);
         }
-        if stamp.epoch > self.epoch {
+        if newer {
             return Err(ProducerError::OutOfOrder { id, expected, got });
-        }
-        let same = |batch: &&Remembered| batch.base_sequence == got && batch.count == count;
-        if let Some(batch) = self.batches.iter().find(same) {
-            let end = batch.base.plus(u64::from(count));
-            return Ok(Verdict::Duplicate { base: batch.base, end, append_time: batch.append_time });
         }
         if self.is_before_remembered(got, count) {
             return Err(ProducerError::DuplicateUnknown { id });
@@ -212,6 +338,26 @@ impl Producer {
         let remembered: u64 = self.batches.iter().map(|batch| u64::from(batch.count)).sum();
         // Half of the sequence space lies behind the next one and half ahead.
         behind < u64::from(SEQUENCES / 2) && behind <= self.records && behind >= remembered + u64::from(count)
+    }
+
+    /// Ends the open transaction, if there is one.
+    fn end(&mut self, id: ProducerId, end: EndMarker, marker: Offset) -> Option<EndedTxn> {
+        // Followed as it is written; `check_marker` keeps coordinator epochs from falling.
+        self.coordinator_epoch = Some(end.coordinator_epoch);
+        let first = self.transaction_start.take()?;
+        Some(EndedTxn { producer: id, first, marker, outcome: end.outcome })
+    }
+
+    fn summary(&self, id: ProducerId) -> ProducerSummary {
+        let last = self.batches.back();
+        ProducerSummary {
+            id,
+            epoch: self.epoch,
+            last_sequence: last.map(|last| advance(last.base_sequence, last.count - 1)),
+            last_append: self.last_append,
+            coordinator_epoch: self.coordinator_epoch,
+            transaction_start: self.transaction_start,
+        }
     }
 
     fn next_sequence(&self) -> i32 {

@@ -5,6 +5,7 @@
 //! data are the batches as produced, with nothing between them. Every byte is under a CRC-32C: header, index, each chunk of
 //! data, and the last two blocks have one each, so that whatever is read can be checked.
 
+mod aborted;
 mod append_times;
 mod bundle;
 mod format;
@@ -16,6 +17,7 @@ mod read;
 mod time;
 mod write;
 
+pub use aborted::AbortedSearch;
 pub use append_times::AppendTimes;
 pub use bundle::{
     BUNDLE_FOOTER_BYTES, BuiltObject, BundleDirectory, BundleFooter, BundleItem, BundleWriter, PlacedSegment,
@@ -28,7 +30,8 @@ pub use write::{BuiltSegment, SegmentTail, SegmentWriter};
 
 use crate::batch::BatchError;
 use crate::epochs::EpochStart;
-use crate::ids::{LeaderEpoch, Offset, PartitionId, ProducerId, TimestampMs};
+use crate::ids::{LeaderEpoch, Offset, PartitionId, TimestampMs};
+pub use crate::transactions::{AbortedTxn, OpenTxn};
 
 /// Bytes of data after which a chunk is closed. A chunk is what the index can find and a CRC covers: at least one batch.
 /// 64 KiB keeps the index of a 64 MiB segment near 20 KiB and what a random read fetches too much below a page.
@@ -64,26 +67,6 @@ pub enum Density {
     Dense,
     /// Compaction took out whole batches: the segment covers `[base, end)` all the same (rule C3).
     Sparse,
-}
-
-/// An aborted transaction whose marker is in the segment (rules T4, X7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AbortedTxn {
-    /// Offset of the marker.
-    pub marker: Offset,
-    /// Offset of its first record, perhaps in an earlier segment.
-    pub first: Offset,
-    /// Its producer.
-    pub producer: ProducerId,
-}
-
-/// A transaction that is open where the segment ends (rules T4, T7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OpenTxn {
-    /// Offset of its first record, perhaps in an earlier segment.
-    pub first: Offset,
-    /// Its producer.
-    pub producer: ProducerId,
 }
 
 /// What is worth knowing of a segment without opening it. A manifest entry is made from it.

@@ -48,7 +48,7 @@ pub enum ShardKind {
 /// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
 /// | `Shard` | `/shard/{txn,group,share}/{s:10}` | `ShardRecord`: owner of a coordinator shard |
 /// | `ShardSeq` | `/seq/{txn,group,share}/{s:10}` | `{coord epoch} {seq}`: commits of a shard's owner (rule O1) |
-/// | `Transaction` | `/x/{txn id}` | a transaction's state |
+/// | `Transaction` | `/x/{txn id}` | `TransactionRecord` |
 /// | `Group` | `/g/{s:10}/{group}/{part}` | group epoch, members, target |
 /// | `Offsets` | `/o/{s:10}/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
 /// | `PendingOffsets` | `/op/{s:10}/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |

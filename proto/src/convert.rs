@@ -24,7 +24,11 @@ pub fn grpc_code(code: ErrorCode) -> Code {
     match code {
         E::UnknownServerError => Code::Internal,
         E::OffsetOutOfRange => Code::OutOfRange,
-        E::UnknownTopicOrPartition | E::UnknownTopicId | E::GroupIdNotFound | E::UnknownMemberId => Code::NotFound,
+        E::UnknownTopicOrPartition
+        | E::UnknownTopicId
+        | E::GroupIdNotFound
+        | E::UnknownMemberId
+        | E::TransactionalIdNotFound => Code::NotFound,
         E::LeaderNotAvailable
         | E::NotLeaderOrFollower
         | E::NotController
@@ -37,6 +41,8 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::OffsetNotAvailable
         | E::PreferredLeaderNotAvailable => Code::Unavailable,
         E::RequestTimedOut => Code::DeadlineExceeded,
+        // What was begun has to end first, or be given up.
+        E::ConcurrentTransactions | E::TransactionAbortable => Code::Aborted,
         E::TopicAuthorizationFailed => Code::PermissionDenied,
         E::TopicAlreadyExists => Code::AlreadyExists,
         E::UnsupportedVersion => Code::Unimplemented,
@@ -45,11 +51,14 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::DuplicateSequenceNumber
         | E::InvalidProducerEpoch
         | E::UnknownProducerId
+        | E::InvalidTxnState
+        | E::InvalidProducerIdMapping
+        | E::ProducerFenced
+        | E::TransactionCoordinatorFenced
         | E::FencedLeaderEpoch
         | E::UnknownLeaderEpoch
         | E::IllegalGeneration
         | E::RebalanceInProgress
-        | E::InvalidTxnState
         | E::NonEmptyGroup
         | E::MemberIdRequired
         | E::FencedInstanceId
@@ -62,6 +71,7 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::InvalidTopic
         | E::InvalidRequiredAcks
         | E::InvalidTimestamp
+        | E::InvalidTransactionTimeout
         | E::InvalidPartitions
         | E::InvalidReplicationFactor
         | E::InvalidReplicaAssignment

@@ -389,6 +389,7 @@ impl Shard {
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
         let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.manifest.seq <= root.seq) else { return };
         let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
+        slot.replica.forget_aborted(root.tiered_end);
         slot.manifest = root;
         self.carry_out(partition, Output::Publish);
         // A follower hears of it from its leader, once it has shown to hold the leader's log so far (rules R10, T6).
@@ -501,6 +502,12 @@ impl Shard {
             Output::Answer { token, result } => {
                 let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
                 self.to_answer.push((reply, result.map_err(refused)));
+            }
+            Output::Verify(unverified) => {
+                // Doors admit no transactional batch yet, for want of coordinators to ask (rule X3).
+                let reply = self.replies.remove(usize::try_from(unverified.token.0).expect("tokens are slab keys"));
+                let message = "no transaction coordinator is there to ask; retry";
+                self.to_answer.push((reply, Err(ApiError::new(ErrorCode::CoordinatorNotAvailable, message))));
             }
             Output::Propose(proposal) => {
                 // Nobody carries proposals any more when the broker ends.

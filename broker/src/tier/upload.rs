@@ -165,15 +165,15 @@ impl Uploader {
         }
     }
 
-    /// Builds the segment `[tiered_end, lso)` of one partition, with the producer state at its end.
+    /// Builds the segment `[tiered_end, end)` of one partition, with the producer state at its end.
     async fn build(&self, source: Source) -> Result<(BuiltSegment, ProducerTable), UploadError> {
         let Source { tail, topic_name, epoch, from } = source;
         let partition = tail.partition;
-        let moved = || UploadError::Moved { partition, from: tail.tiered_end, to: tail.lso };
+        let moved = || UploadError::Moved { partition, from: tail.tiered_end, to: tail.end };
         let identity = SegmentIdentity { cluster: self.cluster.clone(), partition, topic_name, epoch };
-        let mut segment = TailSegment::new(identity, from, tail.lso);
-        while segment.reached() < tail.lso {
-            let read = self.wal.read(partition, segment.reached(), tail.lso, READ_BYTES).await;
+        let mut segment = TailSegment::new(identity, from, tail.end);
+        while segment.reached() < tail.end {
+            let read = self.wal.read(partition, segment.reached(), tail.end, READ_BYTES).await;
             let batches = read.map_err(|source| UploadError::Tail { partition, source })?;
             let end = batches.last().ok_or_else(moved)?.0.end_offset();
             let entries: Vec<TailEntry> = self.wal.entries(partition, segment.reached(), end);
@@ -192,8 +192,8 @@ impl Uploader {
             }
         }
         // The WAL has the hash that the replica chained when it appended; this one goes back over all segments.
-        if self.wal.prefix_hash_at(partition, tail.lso).is_some_and(|hash| hash != segment.prefix_hash()) {
-            return Err(UploadError::OtherHistory { partition, end: tail.lso });
+        if self.wal.prefix_hash_at(partition, tail.end).is_some_and(|hash| hash != segment.prefix_hash()) {
+            return Err(UploadError::OtherHistory { partition, end: tail.end });
         }
         Ok(segment.finish())
     }

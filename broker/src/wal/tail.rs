@@ -499,7 +499,7 @@ pub(super) fn entry_of(batch: &Batch, times: Times) -> TailEntry {
         leader_epoch: batch.leader_epoch(),
         append_time: times.append_time,
         latest: times.latest,
-        producer: batch.producer(),
+        producer: batch.producer_write(),
     }
 }
 

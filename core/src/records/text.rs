@@ -2,7 +2,9 @@
 //!
 //! Random 64-bit numbers are hexadecimal text, since JSON readers lose digits above 2^53; counters are numbers.
 
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};
+use millpond_log::{
+    BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, ProducerEpoch, ProducerId, Rid, TimestampMs, TopicId, WalGen,
+};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -26,7 +28,16 @@ macro_rules! spelled_as_number {
         }
     )*};
 }
-spelled_as_number!(BrokerId(u32), Incarnation(u64), LeaderEpoch(u32), Lsn(u64), Offset(u64));
+spelled_as_number!(
+    BrokerId(u32),
+    Incarnation(u64),
+    LeaderEpoch(u32),
+    Lsn(u64),
+    Offset(u64),
+    ProducerEpoch(u16),
+    ProducerId(u64),
+    TimestampMs(i64)
+);
 
 impl Spelled for WalGen {
     type Spelling = String;
@@ -110,6 +121,29 @@ pub(super) mod list {
 
     pub(in super::super) fn deserialize<'de, T: Spelled, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
         Vec::<T::Spelling>::deserialize(from)?.into_iter().map(read_or::<T, D>).collect()
+    }
+}
+
+/// Sets of numbers by name: objects of lists, in order. No set is empty, so that each value has one spelling.
+pub(super) mod sets {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    pub(in super::super) fn serialize<T: Spelled<Spelling = String>, S: Serializer>(
+        sets: &BTreeMap<T, BTreeSet<u32>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(sets.iter().map(|(name, set)| (name.spell(), set)))
+    }
+
+    pub(in super::super) fn deserialize<'de, T: Spelled<Spelling = String> + Ord, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<T, BTreeSet<u32>>, D::Error> {
+        let sets = BTreeMap::<String, BTreeSet<u32>>::deserialize(from)?;
+        if sets.values().any(BTreeSet::is_empty) {
+            return Err(D::Error::custom("an empty set"));
+        }
+        sets.into_iter().map(|(name, set)| Ok((read_or::<T, D>(name)?, set))).collect()
     }
 }
 

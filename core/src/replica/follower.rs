@@ -142,7 +142,8 @@ impl Replica {
             return out.push(Output::Fault(Fault::TruncationBelowCommitted { to, hw, tiered_end }));
         }
         self.busy = Some(Busy::Truncating);
-        self.hw = hw.min(to);
+        // Which transactions were open there is not known before the log is replayed (rules X6, R7).
+        self.commit(hw.min(to));
         self.cut(to);
         let mark = self.written(Written::End(to));
         out.push(Output::Truncate { to, mark });
@@ -211,6 +212,9 @@ impl Replica {
     /// The log is whole again: asks the leader to go on, and looks at what was decided meanwhile.
     fn stand_again(&mut self, now: Now, out: &mut Vec<Output>) {
         self.busy = None;
+        // Rule R7: what is known of transactions is of this log again.
+        self.stable_bound = None;
+        self.at_end.ended.decided(self.hw);
         let end = self.at_end.end;
         if let Role::Follower { stream: Some(stream), .. } = &self.role {
             let (head, nonce) = (stream.head, stream.nonce);
@@ -232,7 +236,7 @@ impl Replica {
             self.unclean_met = head.unclean_epoch;
         }
         if hw != self.hw {
-            self.hw = hw;
+            self.commit(hw);
             out.push(Output::Publish);
         }
         if head.tiered_end <= matched {

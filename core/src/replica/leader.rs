@@ -1,13 +1,14 @@
 //! The leader's part: appends, the progress of its followers, the high watermark (rules R2, R8, R9, I1, I3).
 
+use super::verification::Verifications;
 use super::{
     Acks, Appended, Assignment, Cursor, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal, Replica,
-    Role, Said, Token, chain_hash,
+    Role, Said, Token, VerificationToken, chain_hash,
 };
 use crate::records::PartitionRecord;
 use crate::rules::Rule;
-use millpond_log::batch::TimestampType;
-use millpond_log::producers::Verdict;
+use millpond_log::batch::{ProducerWrite, TimestampType, WriteKind};
+use millpond_log::producers::{ProducerError, Verdict};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -31,6 +32,8 @@ pub(super) struct Leading {
     pub(super) leso: Offset,
     pub(super) waiting_durable: VecDeque<Waiter>,
     pub(super) waiting_commit: VecDeque<Waiter>,
+    /// Producers whose transactions the coordinator was asked about (rule X3).
+    pub(super) verifications: Verifications,
 }
 
 /// A transfer of leadership under way (rule E9).
@@ -78,9 +81,16 @@ pub(super) struct Produce {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     /// Answered once the watched offset has reached this.
-    end: Offset,
+    pub(super) end: Offset,
     pub(super) token: Token,
-    appended: Appended,
+    pub(super) appended: Appended,
+}
+
+/// What becomes of a batch that is not refused.
+enum Judged {
+    Append,
+    Duplicate { appended: Appended, end: Offset },
+    Unverified(ProducerWrite, VerificationToken),
 }
 
 impl Replica {
@@ -91,7 +101,7 @@ impl Replica {
         self.step_down(record.epoch, None, out);
         if record.unclean_epoch == Some(record.epoch) {
             // Rule E7: it was in no ISR, so what it was told to be committed may not be durable here (rule R9).
-            self.hw = self.hw.min(self.durable).max(self.tiered_end);
+            self.commit(self.hw.min(self.durable).max(self.tiered_end));
         }
         self.min_isr_wanted = self.min_isr_wanted.filter(|wanted| *wanted != record.min_isr);
         self.role = Role::Leader(Leading {
@@ -105,6 +115,7 @@ impl Replica {
             leso: self.at_end.end,
             waiting_durable: VecDeque::new(),
             waiting_commit: VecDeque::new(),
+            verifications: Verifications::default(),
         });
         self.follow_live(now, &live, out);
         self.advance(out);
@@ -219,21 +230,50 @@ impl Replica {
     }
 
     pub(super) fn produce(&mut self, now: Now, produce: Produce, out: &mut Vec<Output>) {
-        let Produce { token, batch, latest, acks } = produce;
         let append_time = now.wall.max(self.at_end.last_append_time);
-        match self.judge(append_time, &batch, acks) {
+        let judged = self.judge(now, append_time, &produce);
+        let Produce { token, batch, latest, acks } = produce;
+        match judged {
             Err(refusal) => out.push(Output::Answer { token, result: Err(refusal) }),
-            Ok(Verdict::Duplicate { base, end, append_time }) => {
-                self.await_offset(Acks::All, Waiter { end, token, appended: Appended { base, append_time } }, out);
+            Ok(Judged::Unverified(write, verification)) => {
+                out.push(Replica::hand_back(Produce { token, batch, latest, acks }, write, verification));
             }
-            Ok(Verdict::Append) => {
+            Ok(Judged::Duplicate { appended, end }) => {
+                self.await_offset(Acks::All, Waiter { end, token, appended }, out);
+            }
+            Ok(Judged::Append) => {
                 let appended = self.place(append_time, batch, latest, out);
                 self.await_offset(acks, Waiter { end: self.at_end.end, token, appended }, out);
             }
         }
     }
 
-    fn judge(&mut self, append_time: TimestampMs, batch: &Batch, acks: Acks) -> Result<Verdict, Refusal> {
+    fn judge(&mut self, now: Now, append_time: TimestampMs, produce: &Produce) -> Result<Judged, Refusal> {
+        let lacks = self.admits(produce.acks)?;
+        let Some(write) = produce.batch.producer_write() else { return lacks.map_or(Ok(Judged::Append), Err) };
+        self.at_end.expire(append_time);
+        let verdict = self.at_end.producers.check(write, produce.batch.record_count());
+        // It is in the log already, and waits for its commit like the first time: a refusal would say that it did not happen, and
+        // its producer would give it another number (S15).
+        if let Ok(Verdict::Duplicate { base, end, append_time }) = verdict {
+            return Ok(Judged::Duplicate { appended: Appended { base, append_time }, end });
+        }
+        if let Some(lacks) = lacks {
+            return Err(lacks);
+        }
+        // Rule X3 comes before order: what is not the next batch yet may follow others that wait for the same answer.
+        if write.kind == WriteKind::Transactional
+            && matches!(verdict, Ok(_) | Err(ProducerError::OutOfOrder { .. }))
+            && let Some(verification) = self.verification_for(now, write)?
+        {
+            return Ok(Judged::Unverified(write, verification));
+        }
+        verdict?;
+        Ok(Judged::Append)
+    }
+
+    /// Whether this replica may append now: what an append under `acks` is refused with for lack of replicas (rule I1), if it is.
+    pub(super) fn admits(&self, acks: Acks) -> Result<Option<Refusal>, Refusal> {
         let record = match &self.role {
             Role::Leader(leading) => match &leading.handover {
                 // Rule E9: nothing is admitted that the heir might lack.
@@ -243,25 +283,12 @@ impl Replica {
             Role::Follower { leader, .. } => return Err(Refusal::NotLeader { leader: *leader }),
         };
         let isr = u32::try_from(record.isr.len()).expect("an ISR is a handful of brokers");
-        let (min_isr, lacks) = (record.min_isr, acks == Acks::All && isr < record.min_isr);
-        let verdict = match batch.producer() {
-            None => Ok(Verdict::Append),
-            Some(stamp) => {
-                self.at_end.expire(append_time);
-                self.at_end.producers.check(stamp, batch.record_count())
-            }
-        };
-        match verdict {
-            // It is in the log already, and waits for its commit like the first time: a refusal would say that it did not happen, and
-            // its producer would give it another number (S15).
-            Ok(Verdict::Duplicate { .. }) => {}
-            _ if lacks => return Err(Refusal::NotEnoughReplicas { isr, min_isr }),
-            _ => {}
-        }
-        Ok(verdict?)
+        let min_isr = record.min_isr;
+        Ok((acks == Acks::All && isr < min_isr).then_some(Refusal::NotEnoughReplicas { isr, min_isr }))
     }
 
-    fn place(
+    /// Gives a batch its place at the log end.
+    pub(super) fn place(
         &mut self,
         append_time: TimestampMs,
         mut batch: Batch,
@@ -279,7 +306,8 @@ impl Replica {
         appended
     }
 
-    fn await_offset(&mut self, acks: Acks, waiter: Waiter, out: &mut Vec<Output>) {
+    /// Answers when the offset that `acks` asks for has reached the waiter's.
+    pub(super) fn await_offset(&mut self, acks: Acks, waiter: Waiter, out: &mut Vec<Output>) {
         let (durable, hw) = (self.durable, self.hw);
         let Role::Leader(leading) = &mut self.role else { unreachable!("`judge` lets only a leader append") };
         let (queue, reached) = match acks {
@@ -352,8 +380,8 @@ impl Replica {
         let held = |rid: &Rid| if *rid == me { own } else { leading.matched(*rid) };
         let committed = set.iter().map(held).min().expect("rule I6: a leader never leaves its own ISR");
         if committed > self.hw {
-            self.hw = committed;
             answer_reached(&mut leading.waiting_commit, committed, out);
+            self.commit(committed);
             out.push(Output::Publish);
         }
     }

@@ -1,5 +1,6 @@
 //! What goes into a step of a replica and what comes out of it. Plain data: nothing is decided here.
 
+use super::ended::EndedInTail;
 use super::isr::Proposal;
 use super::push::{Cursor, Placed, Push, PushReply};
 use super::transfer::Transfer;
@@ -7,7 +8,10 @@ use crate::records::PartitionRecord;
 use millpond_log::batch::TimestampType;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::producers::{ProducerError, ProducerTable};
-use millpond_log::{Batch, BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
+use millpond_log::transactions::Marker;
+use millpond_log::{
+    Batch, BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, ProducerEpoch, ProducerId, Rid, TimestampMs,
+};
 
 /// Names one request until it is answered. Chosen by the driver; unique among the requests of one replica that are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +61,50 @@ pub struct Assignment {
     pub live: Vec<Live>,
 }
 
+/// Names one verification of a producer's transaction (rule X3). Never used again: each office has an epoch of its own (rule E4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VerificationToken {
+    /// Epoch of the leader that asks.
+    pub office: LeaderEpoch,
+    /// Counts what it asks.
+    pub number: u64,
+}
+
+/// A batch that is not appended before the coordinator says that the partition is part of the producer's transaction (rule X3).
+///
+/// The driver keeps it, and behind it all that comes of this producer and epoch, in order. It asks the coordinator if it has not; a
+/// yes is told by `Input::Verified`, and then all that was kept is produced again, in order. A no is its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unverified {
+    /// Whom it waits for.
+    pub producer: ProducerId,
+    /// In which epoch.
+    pub epoch: ProducerEpoch,
+    /// What the answer has to name.
+    pub verification: VerificationToken,
+    /// The request, as it came.
+    pub token: Token,
+    /// Its batch.
+    pub batch: Batch,
+    /// Largest timestamp of its records.
+    pub latest: TimestampMs,
+    /// When to answer.
+    pub acks: Acks,
+}
+
+/// What a coordinator answered to a verification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The producer.
+    pub producer: ProducerId,
+    /// Its epoch.
+    pub epoch: ProducerEpoch,
+    /// What was asked.
+    pub verification: VerificationToken,
+    /// Whether each of the client's transactions has an epoch of its own (rule X1): then one that is not known begins at sequence 0.
+    pub epoch_per_transaction: bool,
+}
+
 /// What happens to a replica.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -74,6 +122,15 @@ pub enum Input {
         latest: TimestampMs,
         /// When to answer.
         acks: Acks,
+    },
+    /// A coordinator has said that the partition is part of a producer's transaction (rule X3).
+    Verified(Verified),
+    /// A coordinator ends a transaction (rule X5). Answered when the marker is committed.
+    EndTransaction {
+        /// To be answered.
+        token: Token,
+        /// How it ends.
+        marker: Marker,
     },
     /// The own WAL has synced every record up to and with this one (rule W1).
     Durable(Mark),
@@ -132,6 +189,8 @@ pub struct EndState {
     pub producers: ProducerTable,
     /// Newest append time in the log; `TimestampMs::NONE` for an empty one.
     pub last_append_time: TimestampMs,
+    /// Transactions that ended in the part of the log that was replayed or appended: not in object storage.
+    pub ended: EndedInTail,
 }
 
 /// What a manifest says of the log below its tiered end.
@@ -181,7 +240,9 @@ pub enum Output {
     },
     /// Read the manifest linearizably and answer with `Input::Installed` (rule R12).
     Install,
-    /// Answer a produce.
+    /// Keep a batch until it is verified, and ask for that if it was not asked before (rule X3).
+    Verify(Unverified),
+    /// Answer a produce, or a marker.
     Answer {
         /// Which.
         token: Token,
@@ -252,7 +313,7 @@ pub enum Fault {
 /// Where a batch stands in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of its first record: the original one for a duplicate (rule P3).
+    /// Offset of its first record: the original one for a duplicate (rule P3); the log end for a marker that changes nothing.
     pub base: Offset,
     /// Its append time.
     pub append_time: TimestampMs,
@@ -281,7 +342,7 @@ pub enum Refusal {
         /// Wanted.
         min_isr: u32,
     },
-    /// The producer's epoch or sequence does not fit.
+    /// The producer's epoch, sequence or transaction does not fit, or the coordinator's epoch.
     #[error(transparent)]
     Producer(#[from] ProducerError),
 }

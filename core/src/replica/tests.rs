@@ -3,11 +3,12 @@
 mod follows;
 mod leads;
 mod syncs;
+mod transactions;
 mod transfers;
 
 use super::*;
 use crate::records::Leader;
-use millpond_log::batch::{BatchBuilder, NewRecord};
+use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
 use millpond_log::{ErrorCode, ProducerEpoch, ProducerId, WalGen};
 
@@ -16,10 +17,12 @@ const PEER: Rid = Rid { broker: BrokerId(2), wal_gen: WalGen(22) };
 const THIRD: Rid = Rid { broker: BrokerId(3), wal_gen: WalGen(33) };
 const LAG_MS: u64 = 10_000;
 
-/// A replica, and the marks of what it handed to the WAL.
+/// A replica, and what it handed to the WAL.
 struct Fixture {
     replica: Replica,
     marks: Vec<Mark>,
+    /// All that was appended.
+    placed: Vec<Placed>,
     now_ms: u64,
     wall: i64,
 }
@@ -31,6 +34,7 @@ struct Seen {
     answers: Vec<(u64, Result<u64, ErrorCode>)>,
     /// (base offset, append time)
     appended: Vec<(u64, i64)>,
+    unverified: Vec<Unverified>,
     trims: Vec<u64>,
     said: Vec<Said>,
     /// (broker, from, nonce)
@@ -44,7 +48,12 @@ struct Seen {
 }
 
 fn fresh() -> Fixture {
-    let replica = Replica::new(Recovered {
+    start(recovered())
+}
+
+/// What an empty disk holds.
+fn recovered() -> Recovered {
+    Recovered {
         rid: ME,
         epoch_seen: LeaderEpoch(0),
         log_start: Offset(0),
@@ -55,8 +64,12 @@ fn fresh() -> Fixture {
         timestamp_type: TimestampType::CreateTime,
         lag_time_ms: LAG_MS,
         rules: Rules::ALL,
-    });
-    let mut fixture = Fixture { replica, marks: Vec::new(), now_ms: 0, wall: 100 };
+    }
+}
+
+fn start(from: Recovered) -> Fixture {
+    let replica = Replica::new(from);
+    let mut fixture = Fixture { replica, marks: Vec::new(), placed: Vec::new(), now_ms: 0, wall: 100 };
     fixture.step(Input::Session(Some(inc(ME))));
     fixture
 }
@@ -140,8 +153,10 @@ impl Fixture {
                     let result = result.map(|appended| appended.base.0).map_err(|refusal| refusal.code());
                     seen.answers.push((token.0, result));
                 }
+                Output::Verify(unverified) => seen.unverified.push(unverified),
                 Output::Append { placed, mark } => {
                     seen.appended.push((placed.batch.base_offset().0, placed.append_time.0));
+                    self.placed.push(placed);
                     self.marks.push(mark);
                 }
                 Output::PersistEpoch { mark, .. } => self.marks.push(mark),

@@ -37,9 +37,29 @@ fn visible(lso: u64) -> Visible {
     }
 }
 
-fn offered(tiering: &Tiering, now_ms: u64, visible: &Visible) -> Option<(u64, u64)> {
+fn offered(tiering: &Tiering, mono_ms: u64, visible: &Visible) -> Option<(u64, u64)> {
+    let look = Look { mono_ms, wall: TimestampMs(0), pressure: Pressure::Calm };
+    offered_at(tiering, look, visible)
+}
+
+/// What is offered of a tail whose first record was appended at 0.
+fn offered_at(tiering: &Tiering, look: Look, visible: &Visible) -> Option<(u64, u64)> {
     let all = |_, to, _| Some(TailSummary { end: to, bytes: 10, oldest: TimestampMs(0), more: false });
-    tiering.tail(now_ms, visible, all).map(|tail| (tail.tiered_end.0, tail.lso.0))
+    tiering.tail(look, visible, all).map(|tail| (tail.tiered_end.0, tail.end.0))
+}
+
+/// Rule T1: what a transaction holds up goes after all, when it is old or takes room that is needed.
+#[test]
+fn an_open_transaction_holds_a_segment_up_until_it_is_old_or_the_wal_fills() {
+    let tiering = leader();
+    let open_from = |lso| Visible { hw: Offset(9), ..visible(lso) };
+    let look = |wall, pressure| Look { mono_ms: 0, wall: TimestampMs(wall), pressure };
+    let twice = 2 * SETTINGS.rule.age_ms;
+    assert_eq!(offered_at(&tiering, look(twice - 1, Pressure::Calm), &open_from(4)), Some((0, 4)));
+    assert_eq!(offered_at(&tiering, look(twice - 1, Pressure::Calm), &open_from(0)), None);
+    assert_eq!(offered_at(&tiering, look(twice, Pressure::Calm), &open_from(4)), Some((0, 9)));
+    assert_eq!(offered_at(&tiering, look(twice, Pressure::Calm), &open_from(0)), Some((0, 9)));
+    assert_eq!(offered_at(&tiering, look(0, Pressure::WalFilling), &open_from(4)), Some((0, 9)));
 }
 
 /// A segment of `[base, end)`, one record a batch.

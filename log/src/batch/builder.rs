@@ -13,6 +13,7 @@ pub struct BatchBuilder {
     codec: Codec,
     producer: Option<ProducerStamp>,
     transactional: bool,
+    control: bool,
     raw: Vec<u8>,
     /// Room in which the next record is laid out before its length is known.
     body: Vec<u8>,
@@ -42,6 +43,7 @@ impl BatchBuilder {
             codec,
             producer: None,
             transactional: false,
+            control: false,
             raw: Vec::new(),
             body: Vec::new(),
             count: 0,
@@ -60,6 +62,12 @@ impl BatchBuilder {
     #[must_use]
     pub fn transactional(self) -> BatchBuilder {
         BatchBuilder { transactional: true, ..self }
+    }
+
+    /// Marks the batch as one of control records.
+    #[must_use]
+    pub(super) fn control(self) -> BatchBuilder {
+        BatchBuilder { control: true, ..self }
     }
 
     /// Adds a record; returns the batch's size so far, uncompressed, header included.
@@ -120,6 +128,9 @@ impl BatchBuilder {
         let mut attributes = self.codec.bits();
         if self.transactional {
             attributes |= attribute::TRANSACTIONAL;
+        }
+        if self.control {
+            attributes |= attribute::CONTROL;
         }
         let mut head = [0; BATCH_HEADER_BYTES];
         head[layout::MAGIC_AT] = MAGIC.cast_unsigned();

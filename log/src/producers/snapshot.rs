@@ -4,7 +4,7 @@
 //! are read: what decodes encodes to the same.
 
 use super::{Producer, ProducerTable, Remembered, SEQUENCES, advance};
-use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use crate::ids::{CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use crate::limits::PRODUCER_BATCHES_REMEMBERED;
 use bytes::{BufMut, Bytes};
 
@@ -55,8 +55,14 @@ impl ProducerTable {
             if table.producers.last_key_value().is_some_and(|(&last, _)| last >= id) {
                 return Err("producer snapshot is out of order");
             }
-            if producer.transaction_start.is_none() {
-                table.idle.insert((producer.last_append, id));
+            match producer.transaction_start {
+                None => {
+                    table.idle.insert((producer.last_append, id));
+                }
+                Some(first) if table.open.insert(first, id).is_some() => {
+                    return Err("producer snapshot with two transactions that begin at one offset");
+                }
+                Some(_) => {}
             }
             table.producers.insert(id, producer);
         }
@@ -91,7 +97,9 @@ fn take_producer(input: &mut Input<'_>) -> Result<(ProducerId, Producer), &'stat
     };
     producer.coordinator_epoch = match i64::from_be_bytes(input.take()?) {
         NONE => None,
-        epoch => Some(LeaderEpoch(u32::try_from(epoch).map_err(|_| "producer snapshot with a bad coordinator epoch")?)),
+        epoch => {
+            Some(CoordinatorEpoch(u32::try_from(epoch).map_err(|_| "producer snapshot with a bad coordinator epoch")?))
+        }
     };
     let [batches] = input.take()?;
     if usize::from(batches) > PRODUCER_BATCHES_REMEMBERED {

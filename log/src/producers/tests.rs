@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::PRODUCER_EXPIRY_MS;
+use crate::transactions::TxnOutcome;
 use bytes::{BufMut, Bytes};
 use proptest::prelude::*;
 
@@ -9,6 +10,21 @@ const LAST: i32 = i32::MAX;
 
 fn stamp(id: u64, epoch: u16, base_sequence: i32) -> ProducerStamp {
     ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence }
+}
+
+/// Records outside of transactions; control records that end nothing where there is no sequence.
+fn write(id: u64, epoch: u16, base_sequence: i32) -> ProducerWrite {
+    let kind = if base_sequence < 0 { WriteKind::Control } else { WriteKind::Plain };
+    ProducerWrite { stamp: stamp(id, epoch, base_sequence), kind }
+}
+
+fn part_of_transaction(id: u64, epoch: u16, base_sequence: i32) -> ProducerWrite {
+    ProducerWrite::transactional(stamp(id, epoch, base_sequence))
+}
+
+fn marker(id: u64, epoch: u16, raised: bool, outcome: TxnOutcome, coordinator_epoch: u32) -> Marker {
+    let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(coordinator_epoch) };
+    Marker { producer: ProducerId(id), epoch: ProducerEpoch(epoch), raised, end }
 }
 
 /// A log of batches (producer, epoch, sequence, count), one millisecond apart, and the state at its end.
@@ -29,13 +45,19 @@ impl Log {
     }
 
     fn append(&mut self, id: u64, epoch: u16, sequence: i32, count: u32) {
-        self.table.append(stamp(id, epoch, sequence), count, Offset(self.end), TimestampMs(self.now));
+        self.write(write(id, epoch, sequence), count);
+    }
+
+    /// Returns the transaction that it ended: producer, first offset, marker, outcome.
+    fn write(&mut self, write: ProducerWrite, count: u32) -> Option<(u64, u64, u64, TxnOutcome)> {
+        let ended = self.table.append(write, count, Offset(self.end), TimestampMs(self.now));
         self.end += u64::from(count);
         self.now += 1;
+        ended.map(|ended| (ended.producer.0, ended.first.0, ended.marker.0, ended.outcome))
     }
 
     fn check(&self, id: u64, epoch: u16, sequence: i32, count: u32, expected: Result<Verdict, ProducerError>) {
-        let verdict = self.table.check(stamp(id, epoch, sequence), count);
+        let verdict = self.table.check(write(id, epoch, sequence), count);
         assert_eq!(verdict, expected, "producer {id}, epoch {epoch}, {count} records from sequence {sequence}");
     }
 }
@@ -153,18 +175,128 @@ fn expiry_counts_from_the_last_append() {
 
 #[test]
 fn open_transaction_keeps_its_producer() {
-    let mut log = Log::of(&[(7, 0, 0, 1), (8, 0, 0, 1)]);
-    let mut bytes = log.table.encode().to_vec();
-    // The first producer's transaction start, after magic, version, count, id, epoch, records and time.
-    let at = 10 + 8 + 2 + 8 + 8;
-    bytes[at..at + 8].copy_from_slice(&0_i64.to_be_bytes());
-    log.table = ProducerTable::decode(&seal(&bytes[..bytes.len() - 4])).unwrap();
+    let mut log = Log::of(&[(8, 0, 0, 1)]);
+    log.write(part_of_transaction(7, 0, 0), 1);
     log.table.expire(TimestampMs(i64::MAX), 0);
     assert_eq!(log.table.len(), 1);
-    log.append(7, 0, 1, 1);
+    log.write(part_of_transaction(7, 0, 1), 1);
     log.table.expire(TimestampMs(i64::MAX), 0);
-    log.check(7, 0, 2, 1, APPEND);
-    log.check(7, 0, 5, 1, out_of_order(2, 5));
+    assert_eq!(log.table.check(part_of_transaction(7, 0, 2), 1), APPEND);
+    assert_eq!(log.table.check(part_of_transaction(7, 0, 5), 1), out_of_order(2, 5));
+    // Once it has ended, its producer counts from the marker on.
+    let end = marker(7, 1, true, TxnOutcome::Commit, 3);
+    log.write(ProducerWrite::marker(&end), 1);
+    log.table.expire(TimestampMs(log.now + 9), 10);
+    assert_eq!(log.table.len(), 1);
+    log.table.expire(TimestampMs(log.now + 10), 10);
+    assert!(log.table.is_empty());
+}
+
+#[test]
+fn a_transaction_is_open_from_its_first_batch_to_its_marker() {
+    let mut log = Log::of(&[(8, 0, 0, 4)]);
+    assert_eq!(log.table.first_open(), None);
+    assert_eq!(log.write(part_of_transaction(7, 0, 0), 2), None);
+    log.write(part_of_transaction(9, 3, 0), 1);
+    log.write(part_of_transaction(7, 0, 2), 1);
+    let open: Vec<(u64, u64)> = log.table.open().map(|txn| (txn.first.0, txn.producer.0)).collect();
+    assert_eq!(open, [(4, 7), (6, 9)]);
+    assert!(log.table.in_transaction(ProducerId(7), ProducerEpoch(0)));
+    assert!(!log.table.in_transaction(ProducerId(7), ProducerEpoch(1)), "another epoch has another transaction");
+    let ended = log.write(ProducerWrite::marker(&marker(7, 1, true, TxnOutcome::Abort, 3)), 1);
+    assert_eq!(ended, Some((7, 4, 8, TxnOutcome::Abort)));
+    assert_eq!(log.table.first_open(), Some(Offset(6)));
+    let again = log.write(ProducerWrite::marker(&marker(7, 1, true, TxnOutcome::Abort, 4)), 1);
+    assert_eq!(again, None, "a marker for nothing ends nothing");
+    // Rule X1: the marker raised the epoch, so the next transaction begins at sequence 0.
+    assert_eq!(log.table.check(part_of_transaction(7, 0, 3), 1), FENCED);
+    assert_eq!(log.table.check(part_of_transaction(7, 1, 3), 1), out_of_order(0, 3));
+    assert_eq!(log.table.check(part_of_transaction(7, 1, 0), 1), APPEND);
+}
+
+#[test]
+fn without_a_raised_epoch_sequences_go_on_over_a_marker() {
+    let mut log = Log::default();
+    log.write(part_of_transaction(7, 0, 0), 3);
+    log.write(ProducerWrite::marker(&marker(7, 0, false, TxnOutcome::Commit, 3)), 1);
+    assert_eq!(log.table.check(part_of_transaction(7, 0, 3), 1), APPEND);
+    // A retry of what the ended transaction wrote is answered, not appended.
+    assert_eq!(log.table.check(part_of_transaction(7, 0, 0), 3), duplicate(0, 3, 0));
+}
+
+#[test]
+fn what_is_no_part_of_the_open_transaction_is_refused() {
+    let mut log = Log::default();
+    log.write(part_of_transaction(7, 0, 0), 1);
+    let other = Err(ProducerError::OtherTransaction { id: ProducerId(7) });
+    log.check(7, 0, 1, 1, other);
+    assert_eq!(log.table.check(part_of_transaction(7, 1, 0), 1), other);
+    log.check(7, 0, 0, 1, duplicate(0, 1, 0));
+}
+
+/// Rule X5, by table: (epoch, raised, coordinator epoch) of a marker for a producer that wrote in epoch 4.
+#[test]
+fn markers_are_judged_by_epoch_and_coordinator() {
+    let fenced = Err(ProducerError::Fenced { id: ProducerId(7) });
+    let zombie = |got| {
+        let (known, got) = (CoordinatorEpoch(10), CoordinatorEpoch(got));
+        Err(ProducerError::CoordinatorFenced { id: ProducerId(7), known, got })
+    };
+    let check = |table: &ProducerTable, epoch, raised, coordinator, expected| {
+        let marker = marker(7, epoch, raised, TxnOutcome::Commit, coordinator);
+        assert_eq!(table.check_marker(&marker), expected, "{marker:?}");
+    };
+    let append = Ok(MarkerVerdict::Append);
+    let mut log = Log::default();
+    check(&log.table, 0, true, 1, append);
+    log.write(ProducerWrite::marker(&marker(7, 4, true, TxnOutcome::Abort, 10)), 1);
+    // Nothing is open: a retry changes nothing, unless a later coordinator sends it.
+    check(&log.table, 4, true, 10, Ok(MarkerVerdict::Known));
+    check(&log.table, 4, false, 10, Ok(MarkerVerdict::Known));
+    check(&log.table, 4, true, 11, append);
+    check(&log.table, 5, true, 10, append);
+    check(&log.table, 3, true, 10, fenced);
+    check(&log.table, 5, true, 9, zombie(9));
+    log.write(part_of_transaction(7, 4, 0), 1);
+    // A transaction of epoch 4 is open: a raised epoch of 4 belongs to the one before.
+    check(&log.table, 4, true, 10, fenced);
+    check(&log.table, 4, true, 11, fenced);
+    check(&log.table, 4, false, 10, append);
+    check(&log.table, 5, true, 10, append);
+    check(&log.table, 3, false, 10, fenced);
+    check(&log.table, 5, true, 9, zombie(9));
+}
+
+#[test]
+fn a_marker_is_never_refused_for_lack_of_room() {
+    let mut log = Log::default();
+    for id in 0..PARTITION_PRODUCERS_MAX as u64 {
+        log.append(id, 0, 0, 1);
+    }
+    let marker = marker(u64::MAX, 0, true, TxnOutcome::Abort, 1);
+    assert_eq!(log.table.check_marker(&marker), Ok(MarkerVerdict::Append));
+}
+
+#[test]
+fn producers_are_told_as_they_are() {
+    let mut log = Log::of(&[(3, 1, LAST, 1)]);
+    log.write(part_of_transaction(7, 2, 0), 5);
+    log.write(ProducerWrite::marker(&marker(9, 6, true, TxnOutcome::Abort, 8)), 1);
+    let told: Vec<ProducerSummary> = log.table.summaries().collect();
+    let summary = |id, epoch, last_sequence, at, coordinator, start: Option<u64>| ProducerSummary {
+        id: ProducerId(id),
+        epoch: ProducerEpoch(epoch),
+        last_sequence,
+        last_append: TimestampMs(at),
+        coordinator_epoch: coordinator,
+        transaction_start: start.map(Offset),
+    };
+    let expected = [
+        summary(3, 1, Some(LAST), 0, None, None),
+        summary(7, 2, Some(4), 1, None, Some(1)),
+        summary(9, 6, None, 2, Some(CoordinatorEpoch(8)), None),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]
@@ -189,6 +321,8 @@ fn errors_have_kafkas_codes() {
         (ProducerError::Fenced { id }, 47),
         (ProducerError::OutOfOrder { id, expected: 0, got: 1 }, 45),
         (ProducerError::DuplicateUnknown { id }, 46),
+        (ProducerError::OtherTransaction { id }, 48),
+        (ProducerError::CoordinatorFenced { id, known: CoordinatorEpoch(2), got: CoordinatorEpoch(1) }, 52),
         (ProducerError::TooMany { max: 1 }, 19),
     ] {
         assert_eq!(error.code().kafka(), code, "{error}");
@@ -238,6 +372,17 @@ fn snapshots_that_cannot_be_are_refused() {
     check(10, &9_u64.to_be_bytes(), "producer snapshot is out of order");
     check(20, &4_u64.to_be_bytes(), "producer snapshot that contradicts its batches");
     check(36, &(-2_i64).to_be_bytes(), "producer snapshot with a negative offset");
+    let transactions = |first: &[u8]| {
+        // Of the second producer, behind one of two batches.
+        let at = 10 + 43 + 2 * 24 + 26;
+        let mut body = body.to_vec();
+        body[36..44].copy_from_slice(&1_u64.to_be_bytes());
+        body[at..at + 8].copy_from_slice(first);
+        ProducerTable::decode(&seal(&body)).map(|table| table.open().count())
+    };
+    assert_eq!(transactions(&2_u64.to_be_bytes()), Ok(2));
+    let twice = "producer snapshot with two transactions that begin at one offset";
+    assert_eq!(transactions(&1_u64.to_be_bytes()), Err(twice));
     check(44, &(1_i64 << 32).to_be_bytes(), "producer snapshot with a bad coordinator epoch");
     check(52, &[6], "producer snapshot with more batches than are remembered");
     check(53, &[0xff; 4], "producer snapshot with a batch that cannot be");
@@ -266,10 +411,22 @@ fn batches() -> impl Strategy<Value = Vec<(u64, u16, i32, u32)>> {
     )
 }
 
+/// One of all kinds of batches that a log may hold.
+fn kept(id: u64, epoch: u16, sequence: i32, count: u32) -> ProducerWrite {
+    match (sequence, count) {
+        (..0, _) => ProducerWrite::marker(&marker(id, epoch, true, TxnOutcome::Abort, count)),
+        (_, ..3) => part_of_transaction(id, epoch, sequence),
+        (_, 3..) => write(id, epoch, sequence),
+    }
+}
+
 proptest! {
     #[test]
     fn snapshots_round_trip_and_go_on_alike(before in batches(), after in batches()) {
-        let mut log = Log::of(&before);
+        let mut log = Log::default();
+        for (id, epoch, sequence, count) in before {
+            log.write(kept(id, epoch, sequence, count), count);
+        }
         let bytes = log.table.encode();
         let mut copy = ProducerTable::decode(&bytes).unwrap();
         prop_assert_eq!(&copy, &log.table);
@@ -279,9 +436,13 @@ proptest! {
             let (base, now) = (Offset(log.end), TimestampMs(log.now));
             log.table.expire(now, 20);
             copy.expire(now, 20);
-            log.append(id, epoch, sequence, count);
-            copy.append(stamp(id, epoch, sequence), count, base, now);
+            let write = kept(id, epoch, sequence, count);
+            log.write(write, count);
+            copy.append(write, count, base, now);
+            prop_assert_eq!(&copy, &log.table);
             prop_assert_eq!(copy.encode(), log.table.encode());
+            let starts: BTreeSet<Offset> = copy.summaries().filter_map(|producer| producer.transaction_start).collect();
+            prop_assert_eq!(copy.open().map(|txn| txn.first).collect::<BTreeSet<_>>(), starts);
         }
     }
 
@@ -322,7 +483,7 @@ proptest! {
         // The first batch opens the state; an unknown producer may begin anywhere.
         for send in std::iter::once(0).chain(sends) {
             let (base_sequence, count) = batches[send];
-            match log.table.check(stamp(7, 0, base_sequence), count) {
+            match log.table.check(write(7, 0, base_sequence), count) {
                 Ok(Verdict::Append) => {
                     appended.push((base_sequence, log.end));
                     log.append(7, 0, base_sequence, count);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::{Batch, BatchBuilder, NewRecord};
 use crate::codec::Codec;
-use crate::ids::TopicId;
+use crate::ids::{ProducerId, TopicId};
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 

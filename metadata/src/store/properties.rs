@@ -4,11 +4,13 @@ use super::codec;
 use crate::kv::Revision;
 use bytes::Bytes;
 use millpond_core::records::{
-    ClusterRecord, DiskRecord, DrainRecord, DropRecord, Leader, LossRecord, PartitionRecord, SessionRecord,
-    ShardRecord, TombstoneRecord, TopicRecord, TopicState,
+    ClusterRecord, DiskRecord, DrainRecord, DropRecord, Leader, LossRecord, PartitionRecord, ProducerInstance,
+    SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord, TransactionState,
 };
 use millpond_log::testing::{Seed, decoding};
-use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, Rid, TopicId, WalGen};
+use millpond_log::{
+    BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, ProducerEpoch, ProducerId, Rid, TimestampMs, TopicId, WalGen,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -31,6 +33,7 @@ pub fn record(input: &[u8]) -> bool {
         reads_back::<DropRecord>(&bytes),
         reads_back::<LossRecord>(&bytes),
         reads_back::<ShardRecord>(&bytes),
+        reads_back::<TransactionRecord>(&bytes),
     ]
     .contains(&true)
 }
@@ -92,6 +95,19 @@ pub fn record_seeds() -> Vec<Seed> {
         tiered_end: Offset(5),
         cause: "a wiped disk".to_owned(),
     };
+    let producer = |epoch| ProducerInstance { id: ProducerId(1_000), epoch: ProducerEpoch(epoch) };
+    let transaction = TransactionRecord {
+        producer: producer(32_766),
+        next_producer: Some(ProducerId(1_001)),
+        last: Some(producer(32_765)),
+        ended_by: Some(producer(32_765)),
+        state: TransactionState::PrepareCommit,
+        partitions: [(TopicId(7 << 90), [0, 11].into())].into(),
+        groups: ["billing".to_owned()].into(),
+        timeout_ms: 60_000,
+        started: Some(TimestampMs(1_700_000_000_000)),
+        changed: TimestampMs(1_700_000_000_500),
+    };
     vec![
         seed("cluster", codec::value(&ClusterRecord { id: "c".to_owned(), format: 1, feature_level: 1 })),
         seed("disk", codec::value(&disk)),
@@ -103,6 +119,7 @@ pub fn record_seeds() -> Vec<Seed> {
         seed("drop", codec::value(&dropped)),
         seed("loss", codec::value(&loss)),
         seed("shard", codec::value(&ShardRecord { owner: partition.leader, coord_epoch: 3 })),
+        seed("transaction", codec::value(&transaction)),
         seed("refused-newer", Bytes::from_static(b"{\"v\":2,\"record\":{}}")),
         seed("refused-gc-epoch", codec::gc_epoch(26)),
     ]

@@ -137,6 +137,7 @@ impl Node {
                     slot.cursors.remove(&to);
                     None
                 }
+                Output::Verify(_) => unreachable!("no client of this simulation has transactions"),
                 Output::Propose(proposal) => {
                     slot.proposal = Some(proposal.clone());
                     effects.push(Effect::Propose(proposal));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use millpond_core::flush::{self, Pressure};
 use millpond_core::replica::{EndState, Input, Live};
 use millpond_core::tail_segment::TailSegment;
-use millpond_core::tiering::{Change, Outcome, Settled};
+use millpond_core::tiering::{Change, Look, Outcome, Settled};
 use millpond_log::manifest::{Lookup, ManifestView, SegmentEntry};
 use millpond_log::object_key::{ObjectKey, PartitionObject};
 use millpond_log::segment::{BuiltObject, SegmentIdentity};
@@ -77,25 +77,26 @@ impl World {
         let gc_epoch = self.nodes[node].running.as_ref().expect("it runs").gc_epoch;
         let slot = self.nodes[node].slot_mut(partition).expect("it is held");
         let log = &slot.log;
+        let now = TimestampMs(i64::try_from(now_ms).expect("small"));
+        let look = Look { mono_ms: now_ms, wall: now, pressure: Pressure::Calm };
         let tail = slot
             .tiering
-            .tail(now_ms, &slot.replica.visible(), |from, to, bytes_max| Slot::summary(log, from, to, bytes_max));
+            .tail(look, &slot.replica.visible(), |from, to, bytes_max| Slot::summary(log, from, to, bytes_max));
         let forced: BTreeSet<PartitionId> = forced.then_some(partition).into_iter().collect();
-        let now = TimestampMs(i64::try_from(now_ms).expect("small"));
         let planned = flush::plan(now, tail.as_slice(), &forced, Pressure::Calm);
         let Some(tail) = planned.first().map(|object| object.tails[0]) else { return Ok(false) };
         let epoch = slot.tiering.begin_upload();
         let (cluster, topic_name) = ("sim".to_owned(), "t".to_owned());
         let identity = SegmentIdentity { cluster, partition, topic_name, epoch };
         let state = EndState::tiered(slot.tiering.root(), slot.tiering.producers().clone());
-        let mut segment = TailSegment::new(identity, state, tail.lso);
+        let mut segment = TailSegment::new(identity, state, tail.end);
         let batches = log.batches[log.at(tail.tiered_end)..].iter();
-        for placed in batches.take_while(|placed| placed.batch.end_offset() <= tail.lso) {
+        for placed in batches.take_while(|placed| placed.batch.end_offset() <= tail.end) {
             let pushed = segment.push(&placed.batch, placed.append_time, placed.latest);
             pushed.map_err(|error| format!("S13 the tail of {partition}: {error}"))?;
         }
-        if log.hash_at(tail.lso) != Some(segment.prefix_hash()) {
-            return Err(format!("S6 the log of {partition} up to {} is not what the manifest goes on from", tail.lso));
+        if log.hash_at(tail.end) != Some(segment.prefix_hash()) {
+            return Err(format!("S6 the log of {partition} up to {} is not what the manifest goes on from", tail.end));
         }
         let (segment, producers) = segment.finish();
         let object = BuiltObject::from(segment);

@@ -13,7 +13,7 @@ use millpond_core::replica::{
 };
 use millpond_core::rules::Rules;
 use millpond_core::tail_segment::TailSegment;
-use millpond_core::tiering::{Change, Outcome, Settled, TierRules, TierSettings, Tiering};
+use millpond_core::tiering::{Change, Look, Outcome, Settled, TierRules, TierSettings, Tiering};
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp, TimestampType};
 use millpond_log::codec::Codec;
 use millpond_log::epochs::LeaderEpochs;
@@ -420,10 +420,11 @@ impl World {
 
     fn begin_upload(&mut self) -> Result<String, String> {
         let (wal, visible) = (&self.wal, self.replica.visible());
-        let tail: Option<Tail> =
-            self.tiering.tail(self.now_ms, &visible, |from, to, bytes_max| wal.summary(from, to, bytes_max));
-        let forced: BTreeSet<PartitionId> = if self.random.random_bool(0.2) { [PARTITION].into() } else { [].into() };
         let now = TimestampMs(self.now_ms as i64);
+        let look = Look { mono_ms: self.now_ms, wall: now, pressure: Pressure::Calm };
+        let tail: Option<Tail> =
+            self.tiering.tail(look, &visible, |from, to, bytes_max| wal.summary(from, to, bytes_max));
+        let forced: BTreeSet<PartitionId> = if self.random.random_bool(0.2) { [PARTITION].into() } else { [].into() };
         let planned = flush::plan(now, tail.as_slice(), &forced, Pressure::Calm);
         let Some(tail) = planned.first().map(|object| object.tails[0]) else {
             return Ok("nothing to upload".to_owned());
@@ -432,13 +433,13 @@ impl World {
         let identity =
             SegmentIdentity { cluster: "sim".to_owned(), partition: PARTITION, topic_name: "t".to_owned(), epoch };
         let from = EndState::tiered(self.tiering.root(), self.tiering.producers().clone());
-        let mut segment = TailSegment::new(identity, from, tail.lso);
-        for frame in self.wal.read(tail.tiered_end, tail.lso) {
+        let mut segment = TailSegment::new(identity, from, tail.end);
+        for frame in self.wal.read(tail.tiered_end, tail.end) {
             segment.push(&frame.batch, frame.append_time, frame.latest).expect("the tail is whole");
         }
-        let appended = self.wal.frames.iter().find(|frame| frame.batch.end_offset() == tail.lso);
+        let appended = self.wal.frames.iter().find(|frame| frame.batch.end_offset() == tail.end);
         if appended.is_some_and(|frame| frame.prefix_hash != segment.prefix_hash()) {
-            return Err(format!("S6: the log up to {} is not the one that the manifest goes on from", tail.lso));
+            return Err(format!("S6: the log up to {} is not the one that the manifest goes on from", tail.end));
         }
         let (segment, producers) = segment.finish();
         let random = self.random.random();
@@ -446,7 +447,7 @@ impl World {
         let key =
             ObjectKey::Segment(PartitionObject { partition: PARTITION, gc_epoch: self.gc_epoch, epoch, base, random });
         self.errand = Errand::Upload(Box::new(Upload { key, object: BuiltObject::from(segment), producers }));
-        Ok(format!("uploads {}..{}", tail.tiered_end, tail.lso))
+        Ok(format!("uploads {}..{}", tail.tiered_end, tail.end))
     }
 
     /// Rule T3: an unclear answer is settled by reading back.
@@ -707,7 +708,7 @@ impl World {
             let batch = &frame.batch;
             epochs.append(batch.leader_epoch(), batch.base_offset());
             let span = batch.base_offset()..batch.end_offset();
-            at_end.replay(batch.producer(), batch.record_count(), span, frame.append_time);
+            at_end.replay(batch.producer_write(), batch.record_count(), span, frame.append_time);
         }
         let newest_epoch = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch).max(root.epoch);
         let replica = Replica::new(Recovered {

@@ -1,0 +1,599 @@
+//! Coordinators, partition leaders, groups and clients together, by seed: messages are lost, repeated and late, coordinators and leaders
+//! die at any step, clients leave zombies behind (rules S15, S17, S18, L5).
+//!
+//! The partitions are real replicas. The store, the network and the groups are plain models; time is a number.
+
+mod clients;
+mod places;
+
+use super::*;
+use crate::replica::VerificationToken;
+use clients::{Client, Txn};
+use millpond_log::Batch;
+use places::{Group, Partition};
+use std::collections::VecDeque;
+
+/// SplitMix64: one seed, one run.
+pub(super) struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub(super) fn percent(&mut self, chance: usize) -> bool {
+        self.below(100) < chance
+    }
+}
+
+/// A rule that a run can do without, to see that the checks miss it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removed {
+    Nothing,
+    /// Section 2.9: answers and effects wait for the store.
+    Durability,
+    /// X3: a first batch is verified.
+    Verification,
+    /// X5: complete only after the markers.
+    Markers,
+    /// O3: an owner that was replaced writes nothing.
+    Fence,
+    /// X5: a group, like a partition, refuses epochs below the marker's.
+    EpochFence,
+    /// X6: what is stable ends where a transaction is open.
+    Stable,
+}
+
+/// Whom a coordinator answers.
+#[derive(Clone, Debug)]
+pub(super) enum ReplyTo {
+    /// A client's call, by number.
+    Client { client: usize, call: u64 },
+    /// What was asked for a partition's or a group's first write of a transaction.
+    Place { place: Place, asked: Asked },
+}
+
+/// A partition or a group, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Partition(usize),
+    Group(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) producer: ProducerInstance,
+    pub(super) verification: VerificationToken,
+    pub(super) epoch_per_transaction: bool,
+}
+
+/// One write of a transaction.
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub(super) client: usize,
+    pub(super) id: String,
+    pub(super) producer: ProducerInstance,
+    pub(super) epoch_per_transaction: bool,
+    /// What is written: transaction and position in it.
+    pub(super) value: Value,
+    /// For partitions.
+    pub(super) batch: Option<Batch>,
+}
+
+/// A marker on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) id: String,
+    pub(super) ticket: Ticket,
+    pub(super) marker: Marker,
+}
+
+/// What a reader finds: the number of the transaction and the position in it.
+pub(super) type Value = (u64, u32);
+
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Ask { request: Request, reply: ReplyTo },
+    Answer { reply: ReplyTo, answer: Result<Granted, TransactionError> },
+    Write { place: Place, write: Write },
+    Written { client: usize, value: Value, result: Result<(), ErrorCode> },
+    Mark { place: Place, mark: Mark },
+    Reported(Report),
+}
+
+/// What happened, over many runs: a check that never sees something checks nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) commits: u32,
+    pub(super) aborts: u32,
+    pub(super) fenced: u32,
+    pub(super) undecided: u32,
+    failovers: u32,
+    restarts: u32,
+    timeouts: u32,
+    rotations: u32,
+}
+
+/// How bad it is: of a thousand steps, or of a hundred messages.
+#[derive(Clone, Copy, Debug)]
+struct Weather {
+    lose: usize,
+    repeat: usize,
+    late: usize,
+    crash: usize,
+    restart: usize,
+    open: usize,
+    stall: usize,
+}
+
+pub(super) struct World {
+    pub(super) random: Random,
+    weather: Weather,
+    pub(super) removed: Removed,
+    pub(super) now_ms: i64,
+    net: Vec<Message>,
+    /// Messages that take their time: they arrive when much else has happened.
+    late: Vec<Message>,
+    /// No message is lost or repeated any more, nothing dies, nobody begins anything.
+    pub(super) healed: bool,
+    store: BTreeMap<String, TransactionRecord>,
+    shard_epoch: u32,
+    coordinators: Vec<Owner>,
+    producer_ids: u64,
+    pub(super) partitions: Vec<Partition>,
+    pub(super) groups: Vec<Group>,
+    pub(super) clients: Vec<Client>,
+    pub(super) txns: Vec<Txn>,
+    pub(super) tally: Tally,
+    trace: u64,
+}
+
+/// One life of a coordinator.
+struct Owner {
+    coordinator: Coordinator,
+    /// Steps whose changes are not durable, in order.
+    undurable: VecDeque<(Step, Option<ReplyTo>)>,
+}
+
+const PARTITIONS: usize = 3;
+const GROUPS: usize = 2;
+const IDS: usize = 3;
+
+impl World {
+    fn new(seed: u64, removed: Removed) -> World {
+        let mut random = Random(seed);
+        let mut store = BTreeMap::new();
+        // Epochs near their end, in a part of the runs.
+        if random.percent(40) {
+            let mut aged = Fixture::aged(32_755 + random.below(11) as u16);
+            store.insert("t0".to_owned(), aged.store.remove(ID).expect("it was written"));
+        }
+        // Each fault is absent from some runs, so that what needs calm happens too.
+        let mut draw = |most: usize| if random.percent(30) { 0 } else { random.below(most + 1) };
+        let weather = Weather {
+            lose: draw(15),
+            repeat: draw(15),
+            late: draw(15),
+            crash: draw(8),
+            restart: draw(8),
+            open: draw(5),
+            stall: draw(3),
+        };
+        let mut world = World {
+            random,
+            weather,
+            removed,
+            now_ms: 1_000_000,
+            net: Vec::new(),
+            late: Vec::new(),
+            healed: false,
+            store,
+            shard_epoch: 0,
+            coordinators: Vec::new(),
+            producer_ids: 1_000,
+            partitions: (0..PARTITIONS).map(Partition::new).collect(),
+            groups: (0..GROUPS).map(|_| Group::default()).collect(),
+            clients: Vec::new(),
+            txns: Vec::new(),
+            tally: Tally::default(),
+            trace: 0,
+        };
+        for id in 0..IDS {
+            world.open_client(id);
+        }
+        world
+    }
+
+    pub(super) fn now(&self) -> TimestampMs {
+        TimestampMs(self.now_ms)
+    }
+
+    /// Sends a message over a network that may lose it, deliver it twice, and delivers in any order.
+    pub(super) fn send(&mut self, message: Message) {
+        let Weather { lose, repeat, late, .. } = self.weather;
+        let (lose, repeat) = if self.healed || self.reliable(&message) { (0, 0) } else { (lose, repeat) };
+        if self.random.percent(lose) {
+            return;
+        }
+        if self.random.percent(repeat) {
+            self.net.push(message.clone());
+        }
+        if !self.healed && self.random.percent(late) {
+            self.late.push(message);
+        } else {
+            self.net.push(message);
+        }
+    }
+
+    /// What a client that keeps its epoch needs a connection for, on which nothing comes twice: see `Report`. Kafka's first version does
+    /// so as well.
+    fn reliable(&self, message: &Message) -> bool {
+        match message {
+            Message::Ask { reply: ReplyTo::Client { client, .. }, .. } => !self.clients[*client].epoch_per_transaction,
+            Message::Mark { mark, .. } => !mark.marker.raised,
+            Message::Write { place: Place::Group(_), write } => !write.epoch_per_transaction,
+            _ => false,
+        }
+    }
+
+    fn step(&mut self) {
+        self.now_ms += self.random.below(5) as i64;
+        let Weather { crash, restart, open, stall, .. } = self.weather;
+        if !self.healed {
+            match self.random.below(1_000) {
+                chance if chance < crash => return self.crash_coordinator(),
+                chance if chance < crash + restart => return self.restart_partition(),
+                chance if chance < crash + restart + open => {
+                    let id = self.random.below(IDS);
+                    return self.open_client(id);
+                }
+                chance if chance < crash + restart + open + stall => self.now_ms += 2_500,
+                _ => {}
+            }
+        }
+        match self.random.below(100) {
+            0..4 => self.tick(),
+            4..7 => self.send_outstanding(),
+            7..24 => self.flush(),
+            24..34 => {
+                let at = self.random.below(PARTITIONS);
+                self.sync_partition(at);
+            }
+            34..37 => {
+                let at = self.random.below(PARTITIONS);
+                self.ask_again(at);
+            }
+            37..55 => {
+                let client = self.random.below(self.clients.len());
+                self.act(client);
+            }
+            _ => {
+                if !self.late.is_empty() && self.random.percent(1) {
+                    let at = self.random.below(self.late.len());
+                    let message = self.late.swap_remove(at);
+                    self.net.push(message);
+                }
+                self.deliver();
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        if self.net.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.net.len());
+        let message = self.net.swap_remove(at);
+        self.note(&message);
+        match message {
+            Message::Ask { request, reply } => self.ask_coordinator(request, reply),
+            Message::Answer { reply: ReplyTo::Client { client, call }, answer } => self.answered(client, call, answer),
+            Message::Answer { reply: ReplyTo::Place { place, asked }, answer } => {
+                self.verified(place, asked, answer.map_err(|error| produce_code(error.code())));
+            }
+            Message::Write { place, write } => self.write(place, write),
+            Message::Written { client, value, result } => self.written(client, value, result),
+            Message::Mark { place, mark } => self.mark(place, mark),
+            Message::Reported(report) => {
+                if let Some(owner) = self.coordinators.last_mut() {
+                    let step = owner.coordinator.report(TimestampMs(self.now_ms), report);
+                    self.take_step(step, None);
+                }
+            }
+        }
+    }
+
+    /// Chains what happens, so that two runs can be compared.
+    fn note(&mut self, message: &Message) {
+        for byte in format!("{message:?}").bytes() {
+            self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn ask_coordinator(&mut self, request: Request, reply: ReplyTo) {
+        let now = self.now();
+        let Some(owner) = self.coordinators.last_mut() else { return };
+        if owner.coordinator.producer_ids_left() == 0 && self.random.percent(80) {
+            owner.coordinator.give_producer_ids(self.producer_ids..self.producer_ids + 3);
+            self.producer_ids += 3;
+        }
+        let step = owner.coordinator.step(now, request);
+        self.take_step(step, Some(reply));
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        if let Some(owner) = self.coordinators.last_mut() {
+            let step = owner.coordinator.tick(now);
+            self.tally.timeouts += u32::from(!step.changes.is_empty());
+            self.take_step(step, None);
+        }
+    }
+
+    fn take_step(&mut self, step: Step, reply: Option<ReplyTo>) {
+        if step.changes.is_empty() && step.answer.is_none() {
+            return;
+        }
+        if self.removed == Removed::Durability {
+            let step = Step { changes: Vec::new(), ..step_copy(&step) };
+            self.release(step, reply.clone());
+        }
+        let owner = self.coordinators.last_mut().expect("it made the step");
+        owner.undurable.push_back((step, reply));
+    }
+
+    /// Group commit: the oldest steps become durable, and only then are their answers given and their effects begun (rules O1, X2).
+    fn flush(&mut self) {
+        let newest = self.coordinators.len();
+        let at = match self.removed {
+            // An owner that was replaced writes on.
+            Removed::Fence if newest > 1 => self.random.below(newest),
+            _ if newest == 0 => return,
+            _ => newest - 1,
+        };
+        let count = self.random.below(4);
+        for _ in 0..count {
+            let Some((step, reply)) = self.coordinators[at].undurable.pop_front() else { return };
+            self.store_changes(&step);
+            if self.removed != Removed::Durability {
+                self.release(step, reply);
+            }
+        }
+    }
+
+    fn store_changes(&mut self, step: &Step) {
+        for Change { id, record } in &step.changes {
+            match record {
+                Some(record) => {
+                    self.tally.rotations += u32::from(record.next_producer.is_some());
+                    self.store.insert(id.clone(), record.clone());
+                }
+                None => drop(self.store.remove(id)),
+            }
+        }
+    }
+
+    fn release(&mut self, step: Step, reply: Option<ReplyTo>) {
+        self.send_effects(step.effects);
+        if let (Some(reply), Some(answer)) = (reply, step.answer) {
+            if let (ReplyTo::Client { client, call }, Ok(_)) = (&reply, &answer) {
+                self.note_granted(*client, *call);
+            }
+            self.send(Message::Answer { reply, answer });
+        }
+    }
+
+    fn send_effects(&mut self, effects: Vec<Effect>) {
+        for Effect { id, ticket, marker, parts } in effects {
+            if !marker.raised {
+                self.recall(ticket);
+            }
+            let number = |group: &String| group[1..].parse().expect("groups are numbered");
+            let partitions = parts.partitions.iter().map(|partition| Place::Partition(partition.index as usize));
+            for place in partitions.chain(parts.groups.iter().map(|group| Place::Group(number(group)))) {
+                let mark = Mark { id: id.clone(), ticket, marker };
+                if self.removed == Removed::Markers {
+                    self.report_marked(place, &mark);
+                }
+                self.send(Message::Mark { place, mark });
+            }
+        }
+    }
+
+    /// A client opens another connection: what it asked on the one before arrives no more.
+    pub(super) fn reconnect(&mut self, at: usize) {
+        let of_client = |message: &Message| matches!(message, Message::Ask { reply: ReplyTo::Client { client, .. }, .. } if *client == at);
+        self.net.retain(|message| !of_client(message));
+        self.late.retain(|message| !of_client(message));
+    }
+
+    /// Closes the connections that earlier copies of a marker, and their answers, are under way on. Those of an owner before stay: its
+    /// connections are not ours to close.
+    fn recall(&mut self, ticket: Ticket) {
+        let stays = |message: &Message| match message {
+            Message::Mark { mark, .. } => mark.ticket != ticket,
+            Message::Reported(report) => report.ticket != ticket,
+            _ => true,
+        };
+        self.net.retain(stays);
+        self.late.retain(stays);
+        self.partitions.iter_mut().for_each(|partition| partition.hang_up(ticket));
+    }
+
+    /// What is not reported is sent again, and an absent owner replaced.
+    fn send_outstanding(&mut self) {
+        let Some(owner) = self.coordinators.last() else { return self.take_over() };
+        if owner.undurable.is_empty() {
+            let effects = owner.coordinator.outstanding();
+            self.send_effects(effects);
+        }
+    }
+
+    /// The owner dies. What it was writing may be written, and it hears of none of it (rule K5).
+    fn crash_coordinator(&mut self) {
+        let Some(owner) = self.coordinators.last_mut() else { return };
+        let steps = std::mem::take(&mut owner.undurable);
+        let written = self.random.below(steps.len() + 1);
+        for (step, _) in steps.iter().take(written) {
+            self.store_changes(step);
+        }
+        match self.removed {
+            // It was only slow.
+            Removed::Fence => {
+                self.coordinators.last_mut().expect("as above").undurable = steps.into_iter().skip(written).collect()
+            }
+            _ => self.coordinators.clear(),
+        }
+        if self.removed == Removed::Fence || self.random.percent(50) {
+            self.take_over();
+        }
+    }
+
+    /// Rule O3.
+    fn take_over(&mut self) {
+        self.shard_epoch += 1;
+        self.tally.failovers += 1;
+        let records: Vec<_> = self.store.iter().map(|(id, record)| (id.clone(), record.clone())).collect();
+        let (coordinator, effects) = Coordinator::load(CoordinatorEpoch(self.shard_epoch), records);
+        self.coordinators.push(Owner { coordinator, undurable: VecDeque::new() });
+        self.send_effects(effects);
+    }
+
+    pub(super) fn report_marked(&mut self, place: Place, mark: &Mark) {
+        let done = match place {
+            Place::Partition(at) => partitions(&[at as u32]),
+            Place::Group(at) => group(&group_name(at)),
+        };
+        self.send(Message::Reported(Report { id: mark.id.clone(), ticket: mark.ticket, done }));
+    }
+
+    fn restart_partition(&mut self) {
+        let at = self.random.below(PARTITIONS);
+        self.tally.restarts += 1;
+        self.partitions[at].restart();
+    }
+
+    /// Everything comes to rest (L5): nothing is under way, nothing open, what is committed is stable.
+    fn settle(&mut self) {
+        self.healed = true;
+        self.net.append(&mut self.late);
+        for _ in 0..400 {
+            (0..400).for_each(|_| self.step());
+            self.now_ms += 4_000;
+            self.tick();
+            if self.at_rest() {
+                return;
+            }
+        }
+        let open: Vec<_> = self.coordinators.last().map(|owner| owner.coordinator.outstanding()).into_iter().collect();
+        let partitions: Vec<String> = self.partitions.iter().map(Partition::tell).collect();
+        let groups: Vec<String> = self.groups.iter().map(Group::tell).collect();
+        let clients: Vec<String> = self.clients.iter().map(Client::tell).collect();
+        panic!("L5: something hangs: {open:?}, {partitions:#?}, {groups:#?}, {clients:#?}, {:?}", self.net);
+    }
+
+    fn at_rest(&self) -> bool {
+        let quiet = self.coordinators.last().is_some_and(|owner| {
+            let idle = |record: &TransactionRecord| {
+                record.state.prepared().is_none() && record.state != TransactionState::Ongoing
+            };
+            owner.undurable.is_empty() && owner.coordinator.list().all(|(_, record)| idle(record))
+        });
+        quiet
+            && self.partitions.iter().all(Partition::at_rest)
+            && self.groups.iter().all(Group::at_rest)
+            && self.clients.iter().all(Client::at_rest)
+    }
+}
+
+fn step_copy(step: &Step) -> Step {
+    Step { changes: step.changes.clone(), effects: step.effects.clone(), answer: step.answer.clone() }
+}
+
+pub(super) fn group_name(at: usize) -> String {
+    format!("g{at}")
+}
+
+/// One run. Panics, with the seed, on whatever a promise is broken by.
+fn run(seed: u64, removed: Removed) -> (Tally, u64) {
+    let mut world = World::new(seed, removed);
+    for _ in 0..STEPS {
+        world.step();
+    }
+    world.settle();
+    world.check_outcomes();
+    (world.tally, world.trace)
+}
+
+const STEPS: usize = 4_000;
+/// Runs of the ordinary test. `MILLPOND_TXN_SEEDS=FROM..TO` asks for others.
+const SEEDS: Range<u64> = 0..120;
+
+fn seeds() -> Range<u64> {
+    let Ok(asked) = std::env::var("MILLPOND_TXN_SEEDS") else { return SEEDS };
+    let (from, to) = asked.split_once("..").expect("MILLPOND_TXN_SEEDS=FROM..TO");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
+fn try_run(seed: u64, removed: Removed) -> Result<Tally, String> {
+    let outcome = std::panic::catch_unwind(|| run(seed, removed));
+    outcome.map(|(tally, _)| tally).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        format!("SEED={seed} {}", text.unwrap_or_default())
+    })
+}
+
+#[test]
+fn one_seed_makes_one_run() {
+    for seed in 0..3 {
+        assert_eq!(run(seed, Removed::Nothing).1, run(seed, Removed::Nothing).1, "SEED={seed}");
+    }
+}
+
+#[test]
+fn a_transaction_has_one_outcome_whatever_fails() {
+    let mut sum = Tally::default();
+    for seed in seeds() {
+        let tally = try_run(seed, Removed::Nothing).unwrap_or_else(|broken| panic!("{broken}"));
+        sum.commits += tally.commits;
+        sum.aborts += tally.aborts;
+        sum.fenced += tally.fenced;
+        sum.undecided += tally.undecided;
+        sum.failovers += tally.failovers;
+        sum.restarts += tally.restarts;
+        sum.timeouts += tally.timeouts;
+        sum.rotations += tally.rotations;
+    }
+    println!("{sum:?}");
+    let seen =
+        [sum.commits, sum.aborts, sum.fenced, sum.undecided, sum.failovers, sum.restarts, sum.timeouts, sum.rotations];
+    assert!(seen.iter().all(|count| *count > 10), "{sum:?}");
+}
+
+/// Each rule whose removal breaks a promise is missed within few runs: this is what tells that the checks check.
+#[test]
+fn a_rule_that_is_missing_is_noticed() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let rules = [
+        Removed::Durability,
+        Removed::Verification,
+        Removed::Markers,
+        Removed::Fence,
+        Removed::EpochFence,
+        Removed::Stable,
+    ];
+    let missed: Vec<(Removed, Option<String>)> =
+        rules.into_iter().map(|rule| (rule, (0..200).find_map(|seed| try_run(seed, rule).err()))).collect();
+    let _ = std::panic::take_hook();
+    println!("{missed:#?}");
+    assert!(missed.iter().all(|(_, broken)| broken.is_some()), "{missed:#?}");
+}

@@ -1,0 +1,459 @@
+//! Where transactions write: partitions, each led by a real replica over a log of its own, and groups, which are a plain model.
+
+use super::*;
+use crate::records::{Leader, PartitionRecord};
+use crate::replica::{
+    Acks, Assignment, EndState, Input, Live, Mark as Written, Now, Output, Placed, Recovered, Replica, Token,
+    Unverified, VerificationToken, Verified,
+};
+use crate::rules::Rules;
+use millpond_log::batch::TimestampType;
+use millpond_log::epochs::LeaderEpochs;
+use millpond_log::transactions::aborted_in;
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, Rid, WalGen};
+
+const ME: Rid = Rid { broker: BrokerId(1), wal_gen: WalGen(1) };
+
+/// A partition: a replica, what its WAL holds, and what its driver keeps.
+pub(in super::super) struct Partition {
+    at: usize,
+    replica: Replica,
+    log: Vec<Placed>,
+    synced: usize,
+    epoch: u32,
+    /// Newest mark handed out, and how long the log was then.
+    marks: Vec<(Written, usize)>,
+    tokens: BTreeMap<Token, Waiting>,
+    next_token: u64,
+    /// Writes that wait for a verification, in order.
+    held: BTreeMap<ProducerInstance, Vec<(Unverified, Write)>>,
+    /// What a reader of committed records has seen so far.
+    seen: Vec<Value>,
+}
+
+enum Waiting {
+    Write(Write),
+    Marker(super::Mark),
+    /// Whoever waited has closed the connection.
+    Nobody,
+}
+
+impl Partition {
+    pub(super) fn new(at: usize) -> Partition {
+        let replica = recovered(EndState::empty(), LeaderEpochs::default(), 0, 0);
+        let mut partition = Partition {
+            at,
+            replica,
+            log: Vec::new(),
+            synced: 0,
+            epoch: 0,
+            marks: Vec::new(),
+            tokens: BTreeMap::new(),
+            next_token: 0,
+            held: BTreeMap::new(),
+            seen: Vec::new(),
+        };
+        partition.take_office();
+        partition
+    }
+
+    fn take_office(&mut self) {
+        self.epoch += 1;
+        let leader = Leader { rid: ME, inc: Incarnation(u64::from(self.epoch)) };
+        let record = PartitionRecord {
+            leader: Some(leader),
+            epoch: LeaderEpoch(self.epoch),
+            isr: vec![ME],
+            elr: Vec::new(),
+            replicas: vec![ME.broker],
+            adding: Vec::new(),
+            removing: Vec::new(),
+            min_isr: 1,
+            unclean_epoch: None,
+        };
+        let live = vec![Live { rid: ME, inc: leader.inc }];
+        let revision = u64::from(self.epoch);
+        for input in [Input::Session(Some(leader.inc)), Input::Assigned(Assignment { record, revision, live })] {
+            let left = self.step(0, input);
+            assert!(left.is_empty(), "nobody waits for a new leader");
+        }
+    }
+
+    /// The broker dies and comes back: what was not synced is gone, and the rest replayed (rule P4).
+    pub(super) fn restart(&mut self) {
+        let hw = self.replica.visible().hw;
+        self.log.truncate(self.synced);
+        let (mut at_end, mut epochs) = (EndState::empty(), LeaderEpochs::default());
+        for placed in &self.log {
+            at_end.absorb(&placed.batch, placed.append_time);
+            epochs.append(placed.batch.leader_epoch(), placed.batch.base_offset());
+        }
+        self.replica = recovered(at_end, epochs, self.epoch, hw.0);
+        self.tokens.clear();
+        self.marks.clear();
+        self.held.clear();
+        self.take_office();
+    }
+
+    /// Steps the replica; returns the answers and the batches it hands back.
+    fn step(&mut self, now_ms: i64, input: Input) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        self.replica.step(Now { wall: TimestampMs(now_ms), mono_ms: now_ms as u64 }, input, &mut outputs);
+        let mut left = Vec::new();
+        for output in outputs {
+            match output {
+                Output::Append { placed, mark } => {
+                    self.log.push(placed);
+                    self.marks.push((mark, self.log.len()));
+                }
+                Output::PersistEpoch { mark, .. } => self.marks.push((mark, self.log.len())),
+                Output::Answer { .. } | Output::Verify(_) => left.push(output),
+                Output::Publish => {}
+                other => panic!("a lone replica wants {other:?}"),
+            }
+        }
+        left
+    }
+
+    /// Whoever waits for the answer to this marker does no more.
+    pub(super) fn hang_up(&mut self, ticket: Ticket) {
+        for waiting in self.tokens.values_mut() {
+            if matches!(waiting, Waiting::Marker(mark) if mark.ticket == ticket) {
+                *waiting = Waiting::Nobody;
+            }
+        }
+    }
+
+    fn token(&mut self, waiting: Waiting) -> Token {
+        self.next_token += 1;
+        self.tokens.insert(Token(self.next_token), waiting);
+        Token(self.next_token)
+    }
+
+    /// What a reader of committed records finds, as Kafka's clients filter it (rule X7).
+    fn read_committed(&self, until: Option<Offset>) -> Vec<Value> {
+        let lso = until.unwrap_or(self.replica.visible().lso);
+        let mut aborted = aborted_in(self.replica.aborted().from(Offset(0)), &(Offset(0)..lso)).into_iter().peekable();
+        let mut hidden = BTreeSet::new();
+        let mut found = Vec::new();
+        for placed in self.log.iter().take_while(|placed| placed.batch.base_offset() < lso) {
+            let batch = &placed.batch;
+            let producer = batch.producer().expect("all are producers'").id;
+            while let Some(txn) = aborted.next_if(|txn| txn.first <= batch.base_offset()) {
+                hidden.insert(txn.producer);
+            }
+            match batch.end_marker().expect("sound") {
+                Some(_) => drop(hidden.take(&producer)),
+                None if !hidden.contains(&producer) => found.push(value_of(batch)),
+                None => {}
+            }
+        }
+        found
+    }
+
+    pub(super) fn tell(&self) -> String {
+        let visible = self.replica.visible();
+        let open: Vec<_> = self.replica.producers().open().collect();
+        format!("hw {} lso {} end {} open {open:?} held {:?}", visible.hw, visible.lso, visible.end, self.held.keys())
+    }
+
+    pub(super) fn at_rest(&self) -> bool {
+        let visible = self.replica.visible();
+        visible.lso == visible.end && self.held.is_empty()
+    }
+}
+
+fn recovered(at_end: EndState, epochs: LeaderEpochs, epoch_seen: u32, hw: u64) -> Replica {
+    Replica::new(Recovered {
+        rid: ME,
+        epoch_seen: LeaderEpoch(epoch_seen),
+        log_start: Offset(0),
+        tiered_end: Offset(0),
+        hw: Offset(hw),
+        at_end,
+        epochs,
+        timestamp_type: TimestampType::CreateTime,
+        lag_time_ms: 10_000,
+        rules: Rules::ALL,
+    })
+}
+
+fn value_of(batch: &Batch) -> Value {
+    let record = batch.records().expect("sound").next().expect("one").expect("sound");
+    let value = record.value.expect("it has one");
+    let (txn, index) = value.split_at(8);
+    (u64::from_be_bytes(txn.try_into().expect("eight")), u32::from_be_bytes(index.try_into().expect("four")))
+}
+
+/// A group's offsets in transactions. What it verifies, fences and settles follows the same rules as a partition (X3, X5).
+#[derive(Default)]
+pub(in super::super) struct Group {
+    /// Newest epoch of each producer that ended a transaction here, and the coordinator's epoch that said so.
+    ended: BTreeMap<ProducerId, (ProducerEpoch, CoordinatorEpoch)>,
+    pending: BTreeMap<ProducerId, (ProducerEpoch, Vec<Value>)>,
+    pub(super) committed: Vec<Value>,
+    held: BTreeMap<ProducerInstance, (VerificationToken, Vec<Write>)>,
+    verifications: u64,
+}
+
+impl Group {
+    pub(super) fn tell(&self) -> String {
+        format!("pending {:?} held {:?}", self.pending, self.held.keys())
+    }
+
+    pub(super) fn at_rest(&self) -> bool {
+        self.pending.is_empty() && self.held.is_empty()
+    }
+}
+
+impl World {
+    /// A write arrives.
+    pub(super) fn write(&mut self, place: Place, write: Write) {
+        match place {
+            Place::Partition(at) => self.produce(at, write),
+            Place::Group(at) => self.commit_offsets(at, write),
+        }
+    }
+
+    fn produce(&mut self, at: usize, write: Write) {
+        let partition = &mut self.partitions[at];
+        if let Some((_, held)) = partition.held.get_key_value(&write.producer)
+            && held.iter().any(|(_, other)| other.value == write.value)
+        {
+            return;
+        }
+        let token = partition.token(Waiting::Write(write.clone()));
+        let batch = write.batch.expect("a partition is given a batch");
+        let input = Input::Produce { token, batch, latest: TimestampMs(1), acks: Acks::All };
+        self.step_partition(at, input);
+    }
+
+    fn step_partition(&mut self, at: usize, input: Input) {
+        let now_ms = self.now_ms;
+        for output in self.partitions[at].step(now_ms, input) {
+            match output {
+                Output::Answer { token, result } => {
+                    let waiting = self.partitions[at].tokens.remove(&token).expect("an answer is to somebody");
+                    self.answer_waiting(at, waiting, result.map(drop).map_err(|refusal| refusal.code()));
+                }
+                Output::Verify(unverified) => self.hold(at, unverified),
+                _ => unreachable!("others are not left"),
+            }
+        }
+        self.check_reads(at);
+    }
+
+    fn answer_waiting(&mut self, at: usize, waiting: Waiting, result: Result<(), ErrorCode>) {
+        match waiting {
+            Waiting::Write(Write { client, value, .. }) => {
+                self.send(Message::Written { client, value, result });
+            }
+            // Refused, it is late or of an owner that is no more: nobody waits for it.
+            Waiting::Marker(mark) if result.is_ok() => self.report_marked(Place::Partition(at), &mark),
+            Waiting::Marker(_) | Waiting::Nobody => {}
+        }
+    }
+
+    /// Keeps a batch until it is verified, behind those of its producer that wait already (rule X3).
+    fn hold(&mut self, at: usize, unverified: Unverified) {
+        let partition = &mut self.partitions[at];
+        let Some(Waiting::Write(write)) = partition.tokens.remove(&unverified.token) else {
+            unreachable!("only writes are verified")
+        };
+        let producer = write.producer;
+        let held = partition.held.entry(producer).or_default();
+        let first = held.is_empty();
+        held.push((unverified, write));
+        if self.removed == Removed::Verification {
+            let (unverified, write) = &self.partitions[at].held[&producer][0];
+            let asked = asked(write, unverified.verification);
+            return self.verified(Place::Partition(at), asked, Ok(Granted::Done));
+        }
+        if first {
+            self.ask_for(at, producer);
+        }
+    }
+
+    fn ask_for(&mut self, at: usize, producer: ProducerInstance) {
+        let (unverified, write) = &self.partitions[at].held[&producer][0];
+        let asked = asked(write, unverified.verification);
+        let (id, parts) = (write.id.clone(), partitions(&[at as u32]));
+        self.ask(Place::Partition(at), id, parts, asked);
+    }
+
+    /// Clients that have an epoch for each transaction have their parts added by whoever takes the first write; others added them.
+    fn ask(&mut self, place: Place, id: String, parts: Parts, asked: Asked) {
+        let producer = asked.producer;
+        let request = match asked.epoch_per_transaction {
+            true => Request::Add { id, producer, parts },
+            false => Request::Verify { id, producer, parts },
+        };
+        self.send(Message::Ask { request, reply: ReplyTo::Place { place, asked } });
+    }
+
+    /// Questions whose answers may be lost are asked again.
+    pub(super) fn ask_again(&mut self, at: usize) {
+        let waiting: Vec<ProducerInstance> = self.partitions[at].held.keys().copied().collect();
+        waiting.into_iter().for_each(|producer| self.ask_for(at, producer));
+        let at = at % GROUPS;
+        let waiting: Vec<Asked> =
+            self.groups[at].held.values().map(|(verification, writes)| asked(&writes[0], *verification)).collect();
+        for asked in waiting {
+            let id = self.groups[at].held[&asked.producer].1[0].id.clone();
+            self.ask(Place::Group(at), id, group(&group_name(at)), asked);
+        }
+    }
+
+    pub(super) fn verified(&mut self, place: Place, asked: Asked, answer: Result<Granted, ErrorCode>) {
+        match place {
+            Place::Partition(at) => self.verified_partition(at, asked, answer),
+            Place::Group(at) => self.verified_group(at, asked, answer),
+        }
+    }
+
+    fn verified_partition(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
+        let partition = &mut self.partitions[at];
+        let of_this = |held: &Vec<(Unverified, Write)>| held[0].0.verification == asked.verification;
+        if !partition.held.get(&asked.producer).is_some_and(of_this) {
+            return;
+        }
+        let held = partition.held.remove(&asked.producer).expect("as above");
+        if let Err(code) = answer {
+            for (_, write) in held {
+                self.answer_waiting(at, Waiting::Write(write), Err(code));
+            }
+            return;
+        }
+        let ProducerInstance { id: producer, epoch } = asked.producer;
+        let verification = asked.verification;
+        let epoch_per_transaction = asked.epoch_per_transaction;
+        let verified = Verified { producer, epoch, verification, epoch_per_transaction };
+        self.step_partition(at, Input::Verified(verified));
+        held.into_iter().for_each(|(_, write)| self.produce(at, write));
+    }
+
+    pub(super) fn sync_partition(&mut self, at: usize) {
+        let Some((mark, len)) = self.partitions[at].marks.last().copied() else { return };
+        self.partitions[at].synced = len;
+        self.partitions[at].marks.clear();
+        self.step_partition(at, Input::Durable(mark));
+    }
+
+    /// A marker arrives.
+    pub(super) fn mark(&mut self, place: Place, mark: super::Mark) {
+        match place {
+            Place::Partition(at) => {
+                let marker = mark.marker;
+                let token = self.partitions[at].token(Waiting::Marker(mark));
+                self.step_partition(at, Input::EndTransaction { token, marker });
+            }
+            Place::Group(at) => self.settle_offsets(at, &mark),
+        }
+    }
+
+    fn commit_offsets(&mut self, at: usize, write: Write) {
+        let group_state = &mut self.groups[at];
+        let ProducerInstance { id, epoch } = write.producer;
+        let fenced = group_state.ended.get(&id).is_some_and(|(ended, _)| epoch < *ended);
+        if fenced && self.removed != Removed::EpochFence {
+            return self.answer_waiting(at, Waiting::Write(write), Err(ErrorCode::InvalidProducerEpoch));
+        }
+        match group_state.pending.get_mut(&id) {
+            Some((of, values)) if *of == epoch || self.removed == Removed::EpochFence => {
+                if !values.contains(&write.value) {
+                    values.push(write.value);
+                }
+                self.answer_waiting(at, Waiting::Write(write), Ok(()));
+            }
+            _ => {
+                group_state.verifications += 1;
+                let verification = VerificationToken { office: LeaderEpoch(0), number: group_state.verifications };
+                let (verification, held) =
+                    group_state.held.entry(write.producer).or_insert_with(|| (verification, Vec::new()));
+                if held.iter().any(|other| other.value == write.value) {
+                    return;
+                }
+                let asked = asked(&write, *verification);
+                let id = write.id.clone();
+                held.push(write);
+                self.ask(Place::Group(at), id, group(&group_name(at)), asked);
+            }
+        }
+    }
+
+    fn verified_group(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
+        let group_state = &mut self.groups[at];
+        let of_this = |held: &(VerificationToken, Vec<Write>)| held.0 == asked.verification;
+        if !group_state.held.get(&asked.producer).is_some_and(of_this) {
+            return;
+        }
+        let (_, held) = group_state.held.remove(&asked.producer).expect("as above");
+        for write in held {
+            if answer.is_ok() {
+                let ProducerInstance { id, epoch } = write.producer;
+                let (of, values) = group_state.pending.entry(id).or_insert_with(|| (epoch, Vec::new()));
+                assert_eq!(*of, epoch, "the transaction before was settled");
+                values.push(write.value);
+            }
+            let Write { client, value, .. } = write;
+            let result = answer.map(drop);
+            self.net.push(Message::Written { client, value, result });
+        }
+    }
+
+    fn settle_offsets(&mut self, at: usize, mark: &super::Mark) {
+        let marker = mark.marker;
+        let group_state = &mut self.groups[at];
+        let ended = group_state.ended.entry(marker.producer).or_insert((ProducerEpoch(0), CoordinatorEpoch(0)));
+        if marker.end.coordinator_epoch < ended.1 || marker.epoch < ended.0 {
+            return;
+        }
+        *ended = (marker.epoch, marker.end.coordinator_epoch);
+        let covers = |epoch: ProducerEpoch| epoch < marker.epoch || (!marker.raised && epoch == marker.epoch);
+        if group_state.pending.get(&marker.producer).is_some_and(|(epoch, _)| covers(*epoch)) {
+            let (_, values) = group_state.pending.remove(&marker.producer).expect("as above");
+            if marker.end.outcome == Commit {
+                group_state.committed.extend(values);
+            }
+        }
+        // What was asked before the marker is void: it is told to ask again (rule X3).
+        let void: Vec<ProducerInstance> =
+            group_state.held.keys().copied().filter(|held| held.id == marker.producer && covers(held.epoch)).collect();
+        for producer in void {
+            let (_, writes) = group_state.held.remove(&producer).expect("as above");
+            for Write { client, value, .. } in writes {
+                let result = Err(ErrorCode::NotEnoughReplicas);
+                self.net.push(Message::Written { client, value, result });
+            }
+        }
+        self.report_marked(Place::Group(at), mark);
+    }
+
+    /// S2, S17: what a reader of committed records sees stays, and was committed by its client.
+    fn check_reads(&mut self, at: usize) {
+        let until = (self.removed == Removed::Stable).then(|| self.partitions[at].replica.visible().hw);
+        let partition = &self.partitions[at];
+        let now = partition.read_committed(until);
+        assert!(
+            now.starts_with(&partition.seen),
+            "S2: partition {} showed {:?}, then {now:?}",
+            partition.at,
+            partition.seen
+        );
+        for (txn, _) in &now[partition.seen.len()..] {
+            let txn = &self.txns[*txn as usize];
+            assert!(txn.asked_commit, "S17: a reader sees what was not committed: {txn:?}");
+        }
+        self.partitions[at].seen = now;
+    }
+
+    /// Everything that readers of committed records, and of committed offsets, have seen.
+    pub(super) fn everything_seen(&self) -> Vec<Value> {
+        let records = self.partitions.iter().flat_map(|partition| partition.seen.iter());
+        records.chain(self.groups.iter().flat_map(|group| group.committed.iter())).copied().collect()
+    }
+}
+
+fn asked(write: &Write, verification: VerificationToken) -> Asked {
+    Asked { producer: write.producer, verification, epoch_per_transaction: write.epoch_per_transaction }
+}
