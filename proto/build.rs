@@ -3,10 +3,13 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
-    let public = compile(&["millpond/v1/types.proto", "millpond/v1/log.proto", "millpond/v1/admin.proto"])?;
+    let public =
+        ["millpond/v1/types.proto", "millpond/v1/log.proto", "millpond/v1/groups.proto", "millpond/v1/admin.proto"];
+    let internal = ["millpond/internal/v1/replication.proto"];
+    let all = compile(&[public.as_slice(), internal.as_slice()].concat())?;
+    let public = compile(&public)?;
     // Reflection serves the descriptors as they are, comments included; what brokers say to each other is not among them.
     std::fs::write(out.join("millpond.v1.bin"), public.encode_file_descriptor_set())?;
-    let all = compile(&["millpond/v1/log.proto", "millpond/v1/admin.proto", "millpond/internal/v1/replication.proto"])?;
     tonic_prost_build::configure()
         // Received batches are slices of the message; `RecordBatches` is ours, so that sending does not join them first.
         .bytes(".")

@@ -8,6 +8,7 @@ use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, Local, PartitionHandle, Topic};
 use crate::clock;
 use crate::config::Config;
+use crate::coordinators::Coordinators;
 use crate::loss;
 use crate::manifests::Manifests;
 use crate::metrics::Metrics;
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) alive: Alive,
     pub(crate) store: Store,
     pub(crate) catalog: Catalog,
+    pub(crate) coordinators: Coordinators,
     pub(crate) shards: Vec<ShardSender>,
     /// The streams to the other brokers.
     pub(crate) peers: Peers,

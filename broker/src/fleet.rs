@@ -108,6 +108,8 @@ impl Fleet {
         fleet.note_sessions();
         fleet.note_disks();
         fleet.open_all(recovered).await?;
+        let image = fleet.follow.image();
+        fleet.broker.inner().coordinators.note(image, &image.topics.keys().copied().collect());
         Ok(fleet)
     }
 
@@ -206,12 +208,13 @@ impl Fleet {
             };
             partitions.extend(self.local.keys().filter(concerned));
         }
-        for topic in topics {
-            self.refresh(topic);
+        for topic in &topics {
+            self.refresh(*topic);
         }
         for partition in partitions {
             self.assign(partition);
         }
+        self.broker.inner().coordinators.note(self.follow.image(), &topics);
     }
 
     /// Elects where nobody leads and this broker may. The controller is faster: this is for when there is none, and many that elect

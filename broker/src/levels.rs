@@ -161,6 +161,9 @@ impl Levels {
             "1 while the broker holds its lease; without it, it leads nothing",
             |inner| Some(u64::from(inner.session.get().is_some())),
         );
+        self.gauge("millpond_coordinator_shards", "Shards of consumer groups that this broker serves", |inner| {
+            Some(inner.coordinators.groups.serving() as u64)
+        });
         let broker = self.broker.clone();
         let age = move |observer: &dyn AsyncInstrument<f64>| {
             let age = broker.upgrade().and_then(|inner| inner.session.age());

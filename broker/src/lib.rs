@@ -12,6 +12,7 @@ mod catalog;
 pub mod clock;
 pub mod config;
 mod controller;
+mod coordinators;
 mod elections;
 mod fetch;
 mod fleet;

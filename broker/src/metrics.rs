@@ -69,6 +69,17 @@ pub(crate) struct Metrics {
     pub(crate) tier: TierMeters,
     pub(crate) objects: ObjectMeters,
     pub(crate) metadata: MetadataMeters,
+    pub(crate) coordinators: CoordinatorMeters,
+}
+
+/// What the owners of coordinator shards measure, by kind.
+#[derive(Clone, Debug)]
+pub(crate) struct CoordinatorMeters {
+    load_seconds: Histogram<f64>,
+    load_records: Counter<u64>,
+    load_bytes: Counter<u64>,
+    commit_seconds: Histogram<f64>,
+    commit_changes: Histogram<u64>,
 }
 
 /// What the WAL's writer measures.
@@ -160,6 +171,7 @@ impl Metrics {
             tier: TierMeters::new(&meter),
             objects: ObjectMeters::new(&meter),
             metadata: MetadataMeters::new(&meter),
+            coordinators: CoordinatorMeters::new(&meter),
             provider,
             text,
         }
@@ -264,6 +276,55 @@ impl TierMeters {
             segments: counter("millpond_committed_segments", "Segments committed to manifests"),
             objects_deleted: counter("millpond_deleted_objects", "Objects that garbage collection deleted"),
         }
+    }
+}
+
+impl CoordinatorMeters {
+    pub(crate) fn new(meter: &Meter) -> CoordinatorMeters {
+        let seconds = |name, help, bounds: &[f64]| {
+            meter.f64_histogram(name).with_unit("s").with_description(help).with_boundaries(bounds.to_vec()).build()
+        };
+        CoordinatorMeters {
+            load_seconds: seconds(
+                "millpond_coordinator_load_seconds",
+                "Time to read one coordinator shard back after it was taken",
+                &TRANSFER_BOUNDS,
+            ),
+            load_records: counting(
+                meter,
+                "millpond_coordinator_load_records",
+                "Records that shards were read back from",
+            ),
+            load_bytes: counting(
+                meter,
+                "millpond_coordinator_load_bytes",
+                "Bytes of records that shards were read back from",
+            ),
+            commit_seconds: seconds(
+                "millpond_coordinator_commit_seconds",
+                "Time until a group commit of a shard was durable",
+                &LATENCY_BOUNDS,
+            ),
+            commit_changes: meter
+                .u64_histogram("millpond_coordinator_commit_changes")
+                .with_description("Keys changed by one group commit of a shard")
+                .with_boundaries(BATCHES_BOUNDS.to_vec())
+                .build(),
+        }
+    }
+
+    /// Notes that a shard was read back.
+    pub(crate) fn loaded(&self, kind: &'static str, records: u64, bytes: u64, took: Duration) {
+        self.load_seconds.record(took.as_secs_f64(), &[KeyValue::new("kind", kind)]);
+        self.load_records.add(records, &[]);
+        self.load_bytes.add(bytes, &[]);
+    }
+
+    /// Notes a group commit that is durable.
+    pub(crate) fn committed(&self, kind: &'static str, changes: u64, took: Duration) {
+        let labels = [KeyValue::new("kind", kind)];
+        self.commit_seconds.record(took.as_secs_f64(), &labels);
+        self.commit_changes.record(changes, &labels);
     }
 }
 

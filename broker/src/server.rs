@@ -7,6 +7,7 @@ use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::Config;
 use crate::controller;
+use crate::coordinators::{Coordinators, Groups, Keeper, Parts};
 use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
@@ -200,6 +201,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         alive: alive.clone(),
         store: store.clone(),
         catalog: Catalog::default(),
+        coordinators: Coordinators::default(),
         shards,
         peers,
         wal: wal.clone(),
@@ -249,6 +251,12 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let controls = controller::run(broker.clone(), config.controller, shutdown.clone());
     tasks.spawn(async move {
         controls.await;
+        Ok(())
+    });
+    let keeper = broker.keep_groups();
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        keeper.run(until).await;
         Ok(())
     });
     broker.wait_for_proof().await;
@@ -433,6 +441,20 @@ fn spawn_shards(
 const PROOF_WAIT_MAX: Duration = Duration::from_secs(5);
 
 impl Broker {
+    /// Whoever keeps the shards of groups.
+    fn keep_groups(&self) -> Keeper<Groups> {
+        let inner = self.inner();
+        Keeper::new(Parts {
+            me: self.id(),
+            store: inner.store.clone(),
+            session: inner.session.clone(),
+            world: inner.coordinators.world(),
+            directory: inner.coordinators.groups.clone(),
+            meters: inner.metrics.coordinators.clone(),
+            started: crate::clock::monotonic(),
+        })
+    }
+
     /// Waits until the log ends of the partitions that this broker leads alone are proven (rule R11): that takes a sync of the
     /// WAL, for the new epochs. Where others are in sync, it takes them; and where too few are, it may never come, so the wait is
     /// bounded: clients are told to try again then.

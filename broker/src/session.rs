@@ -1,14 +1,18 @@
 //! The broker's session with the metadata store, as everyone who acts sees it.
 
 use crate::clock;
+use millpond_log::Incarnation;
 use millpond_metadata::store::Session;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The session this broker has now, if any. Everyone who acts asks it first (rule K4).
 #[derive(Clone, Default)]
 pub(crate) struct SessionHandle {
     held: Arc<RwLock<Option<Held>>>,
+    /// The incarnation of what is held, for those who wait.
+    told: Arc<watch::Sender<Option<Incarnation>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -30,11 +34,18 @@ impl SessionHandle {
     /// A new session, renewed by a request that was sent at `renewed`.
     pub(crate) fn begin(&self, session: Session, renewed: Duration) {
         *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Held { session, renewed });
+        self.told.send_replace(Some(session.inc));
     }
 
     /// There is no session any more.
     pub(crate) fn end(&self) {
         *self.held.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.told.send_replace(None);
+    }
+
+    /// Tells whenever a session begins or ends.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<Incarnation>> {
+        self.told.subscribe()
     }
 
     /// The session was renewed by a request that was sent at `renewed`.

@@ -4,6 +4,7 @@
 
 pub mod collection;
 pub mod controller;
+pub mod coordinators;
 pub mod election;
 pub mod flush;
 pub mod groups;

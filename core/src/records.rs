@@ -149,6 +149,17 @@ pub struct PartitionRecord {
     pub unclean_epoch: Option<LeaderEpoch>,
 }
 
+/// Who owns a coordinator shard: `/shard/{kind}/{s}` (rule O3). What it commits moves another key, so that this one moves only when
+/// the shard changes hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardRecord {
+    /// The owner, under the session it took the shard in; none if it was given up.
+    pub owner: Option<Leader>,
+    /// Counts the times that the shard was taken.
+    pub coord_epoch: u32,
+}
+
 /// What is left of a deleted topic until nobody holds data of it: `/tomb/{uuid}` (rule K6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,6 +8,7 @@ mod path;
 pub(crate) mod properties;
 
 use bytes::Bytes;
+use millpond_core::coordinators::shard_of;
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use path::{Reader, Writer};
@@ -45,14 +46,16 @@ pub enum ShardKind {
 /// | `Controller` | `/controller` | `{id, inc}`, under a lease |
 /// | `ProducerIds` | `/pid/next` | first producer id not handed out, as text |
 /// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
-/// | `Shard` | `/shard/{txn,group,share}/{s:10}` | owner of a coordinator shard |
+/// | `Shard` | `/shard/{txn,group,share}/{s:10}` | `ShardRecord`: owner of a coordinator shard |
+/// | `ShardSeq` | `/seq/{txn,group,share}/{s:10}` | `{coord epoch} {seq}`: commits of a shard's owner (rule O1) |
 /// | `Transaction` | `/x/{txn id}` | `TransactionRecord` |
-/// | `Group` | `/g/{group}/{part}` | group epoch, members, target |
-/// | `Offsets` | `/o/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
-/// | `PendingOffsets` | `/op/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
+/// | `Group` | `/g/{s:10}/{group}/{part}` | group epoch, members, target |
+/// | `Offsets` | `/o/{s:10}/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
+/// | `PendingOffsets` | `/op/{s:10}/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
 /// | `ShareState` | `/s/{group}/{uuid}/{n:10}` | a share partition's state |
 /// | `Loss` | `/loss/{uuid}/{n:10}/{epoch:10}` | what an operator accepted as lost |
 ///
+/// `{s:10}` of a group is the number of its coordinator shard, so that a shard is read as one.
 /// `{n:10}` is decimal, padded with zeros to that width, so that order by bytes is order by number. Names that clients
 /// choose (transaction ids, groups, parts) may hold any text: `%`, `/` and control characters are written as `%XX`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +78,7 @@ pub enum Key {
     ProducerIds,
     BrokerIds,
     Shard { kind: ShardKind, shard: u32 },
+    ShardSeq { kind: ShardKind, shard: u32 },
     Transaction(String),
     Group { group: String, part: String },
     Offsets { group: String, topic: TopicId, block: u32 },
@@ -100,6 +104,12 @@ pub enum Space {
     /// Drops of gc epochs below the bound.
     DropsBefore(u64),
     Shards,
+    /// Records of all groups of a shard, but for their offsets.
+    GroupsIn(u32),
+    /// Offsets of all groups of a shard.
+    OffsetsIn(u32),
+    /// Pending offsets of all groups of a shard.
+    PendingOffsetsIn(u32),
     GroupsOf(String),
     OffsetsOf(String),
     PendingOffsetsOf(String),
@@ -156,11 +166,14 @@ impl Keys {
             Key::ProducerIds => to.word("pid").word("next"),
             Key::BrokerIds => to.word("bid").word("next"),
             Key::Shard { kind, shard } => to.word("shard").word(kind.word()).padded(*shard),
+            Key::ShardSeq { kind, shard } => to.word("seq").word(kind.word()).padded(*shard),
             Key::Transaction(id) => to.word("x").free(id),
-            Key::Group { group, part } => to.word("g").free(group).free(part),
-            Key::Offsets { group, topic, block } => to.word("o").free(group).topic(*topic).padded(*block),
+            Key::Group { group, part } => to.word("g").padded(shard_of(group)).free(group).free(part),
+            Key::Offsets { group, topic, block } => {
+                to.word("o").padded(shard_of(group)).free(group).topic(*topic).padded(*block)
+            }
             Key::PendingOffsets { group, topic, block, producer } => {
-                to.word("op").free(group).topic(*topic).padded(*block).padded_wide(*producer)
+                to.word("op").padded(shard_of(group)).free(group).topic(*topic).padded(*block).padded_wide(*producer)
             }
             Key::ShareState { group, partition } => to.word("s").free(group).partition(*partition),
             Key::Loss { partition, epoch } => to.word("loss").partition(*partition).padded(*epoch),
@@ -198,9 +211,12 @@ impl Keys {
                 return crate::kv::Interval { start, end: Some(end) };
             }
             Space::Shards => to.word("shard"),
-            Space::GroupsOf(group) => to.word("g").free(group),
-            Space::OffsetsOf(group) => to.word("o").free(group),
-            Space::PendingOffsetsOf(group) => to.word("op").free(group),
+            Space::GroupsIn(shard) => to.word("g").padded(*shard),
+            Space::OffsetsIn(shard) => to.word("o").padded(*shard),
+            Space::PendingOffsetsIn(shard) => to.word("op").padded(*shard),
+            Space::GroupsOf(group) => to.word("g").padded(shard_of(group)).free(group),
+            Space::OffsetsOf(group) => to.word("o").padded(shard_of(group)).free(group),
+            Space::PendingOffsetsOf(group) => to.word("op").padded(shard_of(group)).free(group),
             Space::ShareStatesOf(group) => to.word("s").free(group),
             Space::Transactions => to.word("x"),
             Space::Losses => to.word("loss"),
@@ -212,7 +228,13 @@ impl Keys {
 impl ShardKind {
     const ALL: [ShardKind; 3] = [ShardKind::Txn, ShardKind::Group, ShardKind::Share];
 
-    fn word(self) -> &'static str {
+    fn read(word: &str) -> Option<ShardKind> {
+        ShardKind::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// What it is called in keys and metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
         match self {
             ShardKind::Txn => "txn",
             ShardKind::Group => "group",
@@ -250,15 +272,18 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
         "pid" if from.word()? == "next" => Key::ProducerIds,
         "bid" if from.word()? == "next" => Key::BrokerIds,
         "shard" => {
-            let word = from.word()?;
-            let kind = ShardKind::ALL.into_iter().find(|kind| kind.word() == word)?;
+            let kind = ShardKind::read(from.word()?)?;
             Key::Shard { kind, shard: from.number()? }
         }
+        "seq" => {
+            let kind = ShardKind::read(from.word()?)?;
+            Key::ShardSeq { kind, shard: from.number()? }
+        }
         "x" => Key::Transaction(from.free()?),
-        "g" => Key::Group { group: from.free()?, part: from.free()? },
-        "o" => Key::Offsets { group: from.free()?, topic: from.topic()?, block: from.number()? },
+        "g" => Key::Group { group: from.group()?, part: from.free()? },
+        "o" => Key::Offsets { group: from.group()?, topic: from.topic()?, block: from.number()? },
         "op" => Key::PendingOffsets {
-            group: from.free()?,
+            group: from.group()?,
             topic: from.topic()?,
             block: from.number()?,
             producer: from.number()?,

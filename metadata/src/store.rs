@@ -11,12 +11,14 @@ mod deletion;
 mod drain;
 mod election;
 mod follow;
+mod group_records;
 mod image;
 mod loss;
 mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
 mod replicas;
+mod shards;
 mod tier;
 mod topics;
 mod transition;
@@ -35,10 +37,12 @@ pub use collection::{Bumped, Dropped, GcEpoch};
 pub use drain::Forgotten;
 pub use election::Election;
 pub use follow::Follow;
+pub use group_records::GroupRecords;
 pub use image::Image;
 pub use loss::UncleanElection;
 pub use producer_ids::ProducerIdBlock;
 pub use replicas::RecordChange;
+pub use shards::{HeldShard, ShardBatch, ShardWrite, Takeover};
 pub use tier::{TIER_DROPPED_MAX, TIER_ROOT_BYTES_MAX, TierCommit, TierOutcome, TierRoot};
 pub use topics::{CreateOutcome, NewTopic, Placement};
 

@@ -7,6 +7,7 @@ mod admin;
 mod answers;
 mod convert;
 mod fetch;
+mod groups;
 mod intake;
 mod log;
 mod produce;
@@ -20,6 +21,7 @@ use crate::Broker;
 use crate::budget::Budget;
 use crate::metrics::Metrics;
 use millpond_proto::v1::admin_server::AdminServer;
+use millpond_proto::v1::groups_server::GroupsServer;
 use millpond_proto::v1::log_server::LogServer;
 use millpond_proto::{FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX};
 use std::future::Future;
@@ -75,14 +77,16 @@ pub(crate) async fn serve(
     let metrics = Arc::clone(&broker.inner().metrics);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<LogServer<log::LogService>>().await;
+    health.set_serving::<GroupsServer<groups::GroupsService>>().await;
     health.set_serving::<AdminServer<admin::AdminService>>().await;
     let (budget, places) = (broker.inner().budget.clone(), broker.inner().connections.grpc.clone());
     let log = LogServer::new(log::LogService::new(broker.clone(), stop.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let groups = GroupsServer::new(groups::GroupsService::new(broker.clone()));
     let admin = AdminServer::new(admin::AdminService::new(broker));
     let mut routes = Routes::builder();
-    routes.add_service(log).add_service(admin).add_service(health_service);
+    routes.add_service(log).add_service(groups).add_service(admin).add_service(health_service);
     add_reflection(&mut routes);
     let accepting = Accepting::new(listener, places, REFUSAL, SILENCE_MAX, tls);
     serve_routes(metrics, routes.routes(), budget, health, accepting, stop, shutdown).await
@@ -133,6 +137,7 @@ async fn serve_routes(
     let cut = async {
         shutdown.await;
         health.set_not_serving::<LogServer<log::LogService>>().await;
+        health.set_not_serving::<GroupsServer<groups::GroupsService>>().await;
         health.set_not_serving::<AdminServer<admin::AdminService>>().await;
         stop.cancel();
         tokio::time::sleep(SHUTDOWN_GRACE).await;

@@ -113,6 +113,12 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
+    /// A group's name, below the number of its shard. That the number is the right one is told by the spelling of the whole key.
+    pub(super) fn group(&mut self) -> Option<String> {
+        self.number::<u32>()?;
+        self.free()
+    }
+
     pub(super) fn ended(mut self) -> bool {
         self.segments.next().is_none()
     }

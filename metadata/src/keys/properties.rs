@@ -79,6 +79,7 @@ pub fn key_seeds() -> Vec<Seed> {
         Key::ProducerIds,
         Key::BrokerIds,
         Key::Shard { kind: ShardKind::Txn, shard: 5 },
+        Key::ShardSeq { kind: ShardKind::Group, shard: 5 },
         Key::Transaction("payments".to_owned()),
         Key::Group { group: group(), part: "members".to_owned() },
         Key::Offsets { group: group(), topic, block: 2 },

@@ -43,11 +43,12 @@ fn keys_are_spelled_as_the_table_says() {
     check(Key::BrokerIds, "/bid/next");
     check(Key::Shard { kind: ShardKind::Group, shard: 4 }, "/shard/group/0000000004");
     check(Key::Transaction("a/b%\u{0}é".to_owned()), "/x/a%2Fb%25%00é");
-    check(Key::Group { group: "g".to_owned(), part: "members".to_owned() }, "/g/g/members");
+    check(Key::ShardSeq { kind: ShardKind::Txn, shard: 4 }, "/seq/txn/0000000004");
+    check(Key::Group { group: "g".to_owned(), part: "members".to_owned() }, "/g/0000000004/g/members");
     let offsets = Key::Offsets { group: String::new(), topic: TOPIC, block: 1 };
-    check(offsets, &format!("/o//{uuid}/0000000001"));
+    check(offsets, &format!("/o/0000000011//{uuid}/0000000001"));
     let pending = Key::PendingOffsets { group: "g".to_owned(), topic: TOPIC, block: 1, producer: 9 };
-    check(pending, &format!("/op/g/{uuid}/0000000001/00000000000000000009"));
+    check(pending, &format!("/op/0000000004/g/{uuid}/0000000001/00000000000000000009"));
     let share = Key::ShareState { group: "g".to_owned(), partition: partition(1) };
     check(share, &format!("/s/g/{uuid}/0000000001"));
     check(Key::Loss { partition: partition(1), epoch: 2 }, &format!("/loss/{uuid}/0000000001/0000000002"));

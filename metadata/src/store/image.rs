@@ -1,10 +1,12 @@
 //! The cluster's state in memory: loaded once, then kept near by watches. A hint, never a reason to write (rules K3, Z1, Z2).
 
 use super::{Store, StoreError, Versioned, codec};
-use crate::keys::{Key, Keys, Space};
+use crate::keys::{Key, Keys, ShardKind, Space};
 use crate::kv::{Event, Revision};
 use bytes::Bytes;
-use millpond_core::records::{DiskRecord, DrainRecord, PartitionRecord, SessionRecord, TombstoneRecord, TopicRecord};
+use millpond_core::records::{
+    DiskRecord, DrainRecord, PartitionRecord, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord,
+};
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,12 +30,14 @@ pub struct Image {
     pub partitions: BTreeMap<PartitionId, Versioned<PartitionRecord>>,
     /// What deleted topics left.
     pub tombstones: BTreeMap<TopicId, Versioned<TombstoneRecord>>,
+    /// Owners of coordinator shards.
+    pub shards: BTreeMap<(ShardKind, u32), Versioned<ShardRecord>>,
 }
 
 impl Image {
     /// What an image is made of; each is listed and watched by itself.
-    pub const SPACES: [Space; 5] =
-        [Space::Brokers, Space::TopicNames, Space::Topics, Space::Partitions, Space::Tombstones];
+    pub const SPACES: [Space; 6] =
+        [Space::Brokers, Space::TopicNames, Space::Topics, Space::Partitions, Space::Tombstones, Space::Shards];
 
     /// Takes in one event of a watch. An older event than what is held changes nothing (rule Z2).
     ///
@@ -61,6 +65,7 @@ impl Image {
         differing(&self.topics, &other.topics, |id| Key::Topic(*id), &mut keys);
         differing(&self.partitions, &other.partitions, |id| Key::Partition(*id), &mut keys);
         differing(&self.tombstones, &other.tombstones, |id| Key::Tombstone(*id), &mut keys);
+        differing(&self.shards, &other.shards, |&(kind, shard)| Key::Shard { kind, shard }, &mut keys);
         keys
     }
 
@@ -84,6 +89,7 @@ impl Image {
             Key::Topic(id) => record!(&mut self.topics, *id),
             Key::Partition(id) => record!(&mut self.partitions, *id),
             Key::Tombstone(id) => record!(&mut self.tombstones, *id),
+            Key::Shard { kind, shard } => record!(&mut self.shards, (*kind, *shard)),
             Key::TopicName(name) => {
                 let id = value.map(|value| codec::text(spelled, value)).transpose()?;
                 Ok(replace(&mut self.names, name.clone(), id.map(|value| Versioned { value, revision }), revision))

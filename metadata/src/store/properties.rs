@@ -5,7 +5,7 @@ use crate::kv::Revision;
 use bytes::Bytes;
 use millpond_core::records::{
     ClusterRecord, DiskRecord, DrainRecord, DropRecord, Leader, LossRecord, PartitionRecord, ProducerInstance,
-    SessionRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord, TransactionState,
+    SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord, TransactionState,
 };
 use millpond_log::testing::{Seed, decoding};
 use millpond_log::{
@@ -32,6 +32,7 @@ pub fn record(input: &[u8]) -> bool {
         reads_back::<TombstoneRecord>(&bytes),
         reads_back::<DropRecord>(&bytes),
         reads_back::<LossRecord>(&bytes),
+        reads_back::<ShardRecord>(&bytes),
         reads_back::<TransactionRecord>(&bytes),
     ]
     .contains(&true)
@@ -117,6 +118,7 @@ pub fn record_seeds() -> Vec<Seed> {
         seed("tombstone", codec::value(&tombstone)),
         seed("drop", codec::value(&dropped)),
         seed("loss", codec::value(&loss)),
+        seed("shard", codec::value(&ShardRecord { owner: partition.leader, coord_epoch: 3 })),
         seed("transaction", codec::value(&transaction)),
         seed("refused-newer", Bytes::from_static(b"{\"v\":2,\"record\":{}}")),
         seed("refused-gc-epoch", codec::gc_epoch(26)),

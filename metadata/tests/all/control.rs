@@ -25,11 +25,11 @@ pub(crate) async fn promises(kv: &Arc<dyn Kv>) {
     brokers_are_left_and_forgotten(&founded).await;
 }
 
-fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
+pub(crate) fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
     Store::new(Arc::clone(kv), Keys::for_cluster(name))
 }
 
-async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
+pub(crate) async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
     let at = |port: u32| format!("127.0.0.1:{}", port + broker);
     let wal_gen = WalGen(100 + u64::from(broker));
     let (grpc, kafka, http, kafka_listeners) = (at(7400), at(9092), at(7480), BTreeMap::new());
@@ -42,7 +42,7 @@ async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session 
     }
 }
 
-fn committed(outcome: &Outcome) -> Revision {
+pub(crate) fn committed(outcome: &Outcome) -> Revision {
     match outcome {
         Outcome::Committed { revision } => *revision,
         other => panic!("{other:?}"),

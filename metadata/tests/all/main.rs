@@ -3,6 +3,8 @@
 mod conformance;
 mod control;
 mod embedded;
+mod owned;
 mod replicas;
 mod served;
+mod shards;
 mod store;

@@ -31,6 +31,8 @@ mod processes;
 mod reads_anywhere;
 mod secrets;
 mod settings;
+#[path = "../../../metadata/tests/all/shards.rs"]
+mod shards;
 mod tidy;
 mod tls;
 mod traces;

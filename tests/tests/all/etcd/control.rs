@@ -28,6 +28,16 @@ async fn controllers_and_ended_sessions() {
     }
 }
 
+/// Rules O1, O3, K4.
+#[tokio::test]
+async fn shards_and_their_owners() {
+    for tool in VERSIONS {
+        let Some(cluster) = cluster("shards_and_their_owners", tool, 1).await else { continue };
+        let kv: Arc<dyn Kv> = Arc::new(connect(&cluster.url()).await);
+        crate::shards::promises(&kv).await;
+    }
+}
+
 /// Partitions that a cluster is measured with.
 const PARTITIONS: u32 = 10_000;
 

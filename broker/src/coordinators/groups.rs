@@ -1,0 +1,62 @@
+//! A shard of groups as a machine of a lane. All that is decided is `core`'s.
+
+use super::machine::{LoadError, Loaded, Machine, Made};
+use super::world::World;
+use millpond_core::groups::{Answer, GroupLimits, Now, Request, Shard, Step, Token};
+use millpond_log::TopicId;
+use millpond_metadata::keys::ShardKind;
+use millpond_metadata::store::{HeldShard, ShardWrite, Store};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A shard of groups, and the deleted topics it was told of.
+pub(crate) struct Groups {
+    shard: Shard,
+    told: BTreeSet<TopicId>,
+}
+
+impl From<Step> for Made<Answer> {
+    fn from(step: Step) -> Made<Answer> {
+        Made { writes: step.changes.iter().map(ShardWrite::from).collect(), answers: step.answers }
+    }
+}
+
+impl Machine for Groups {
+    type Request = Request;
+    type Answer = Answer;
+    const KIND: ShardKind = ShardKind::Group;
+
+    async fn load(store: &Store, held: &HeldShard, now: Now, world: &World) -> Result<Loaded<Groups>, LoadError> {
+        let loaded = store.load_groups(held).await?;
+        let records = loaded.records.len() as u64;
+        let topics = Arc::clone(&world.topics);
+        let (shard, step) = Shard::load(now, GroupLimits::default(), topics, loaded.records)
+            .map_err(|misplaced| LoadError::Records(misplaced.to_string()))?;
+        let mut machine = Groups { shard, told: BTreeSet::new() };
+        let made = Made::from(step).and(machine.look_around(now, world));
+        Ok(Loaded { machine, made, records, bytes: loaded.bytes })
+    }
+
+    fn step(&mut self, now: Now, token: Token, request: Request) -> Made<Answer> {
+        self.shard.step(now, token, request).into()
+    }
+
+    fn tick(&mut self, now: Now) -> Made<Answer> {
+        self.shard.tick(now).into()
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        self.shard.next_deadline()
+    }
+
+    fn look_around(&mut self, now: Now, world: &World) -> Made<Answer> {
+        self.shard.set_topics(Arc::clone(&world.topics));
+        let mut made = Made::default();
+        // Rule K6: only a tombstone tells that a topic is gone.
+        for topic in world.deleted.difference(&self.told) {
+            made = made.and(self.shard.topic_deleted(now, *topic).into());
+        }
+        self.told.clone_from(&world.deleted);
+        made
+    }
+}

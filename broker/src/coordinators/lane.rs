@@ -1,0 +1,283 @@
+//! The task of one shard: takes it, reads it back, serves it, and commits what it makes, one transaction at a time (rules O1, O3, K5).
+//!
+//! It alone touches the machine. No answer leaves before what it tells of is durable.
+
+use super::machine::{Loaded, Machine, Made};
+use super::queue::{Due, Queue};
+use super::world::World;
+use super::{Directory, Standing};
+use crate::clock;
+use crate::metrics::CoordinatorMeters;
+use crate::session::SessionHandle;
+use futures::future::BoxFuture;
+use millpond_core::groups::{Now, Token};
+use millpond_metadata::store::{HeldShard, Outcome, Session, ShardBatch, Store, StoreError, Takeover};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Pause between tries while the metadata store cannot be used, or another owner stands.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Requests that wait for a lane. Their bytes are under the doors' budget; the rest waits there.
+const INBOX: usize = 256;
+
+/// A request, and where its answer goes.
+pub(super) struct Message<M: Machine> {
+    pub(super) request: M::Request,
+    pub(super) reply: oneshot::Sender<M::Answer>,
+}
+
+/// What a lane works with.
+pub(super) struct Lane<M: Machine> {
+    pub(super) shard: u32,
+    pub(super) store: Store,
+    /// The session that the shard is owned in.
+    pub(super) session: Session,
+    /// Tells whether that session was heard of lately.
+    pub(super) handle: SessionHandle,
+    pub(super) world: watch::Receiver<Arc<World>>,
+    pub(super) directory: Directory<M>,
+    pub(super) meters: CoordinatorMeters,
+    /// Shards that are read back at the same time.
+    pub(super) loads: Arc<Semaphore>,
+    /// What the steady clock counts from.
+    pub(super) started: Instant,
+    /// The shard belongs elsewhere: finish, give it up, end.
+    pub(super) give_up: CancellationToken,
+    /// The session is lost (rule B3): end at once.
+    pub(super) lost: CancellationToken,
+}
+
+/// A commit under way gives back what it holds, and whether it is durable.
+type UnderWay<A> = BoxFuture<'static, (HeldShard, Vec<(Token, A)>, bool)>;
+
+/// A shard that takes requests.
+struct Serving<M: Machine> {
+    machine: M,
+    queue: Queue<M::Answer>,
+    /// Taken along by the commit under way.
+    held: Option<HeldShard>,
+    under_way: Option<UnderWay<M::Answer>>,
+    replies: BTreeMap<Token, oneshot::Sender<M::Answer>>,
+    next_token: u64,
+    inbox: mpsc::Receiver<Message<M>>,
+}
+
+impl<M: Machine> Lane<M> {
+    /// Lives as long as the shard is this broker's. Returns when it is not, or never came to be.
+    pub(super) async fn run(mut self) {
+        let lost = self.lost.clone();
+        tokio::select! {
+            () = lost.cancelled() => {}
+            () = self.live() => {}
+        }
+        self.directory.set(self.shard, None);
+    }
+
+    async fn live(&mut self) {
+        let Some(held) = self.take().await else { return };
+        self.directory.set(self.shard, Some(Standing::Loading));
+        let Some(loaded) = self.load(&held).await else {
+            // The next life reads it anew.
+            return tokio::time::sleep(RETRY).await;
+        };
+        let (sender, inbox) = mpsc::channel(INBOX);
+        let mut serving = Serving {
+            machine: loaded.machine,
+            queue: Queue::default(),
+            held: Some(held),
+            under_way: None,
+            replies: BTreeMap::new(),
+            next_token: 0,
+            inbox,
+        };
+        serving.queue.push(loaded.made);
+        self.directory.set(self.shard, Some(Standing::Serving(sender)));
+        if let Some(held) = self.serve(serving).await {
+            // If that fails, the shard is taken when this session has ended, or by the next life.
+            let released = self.store.release_shard(&self.session, &held).await;
+            tracing::debug!(kind = M::KIND.word(), shard = self.shard, ?released, "a shard was given up");
+        }
+    }
+
+    /// Waits until the shard is this broker's; none if it belongs elsewhere by then.
+    async fn take(&mut self) -> Option<HeldShard> {
+        loop {
+            match self.store.take_shard(&self.session, M::KIND, self.shard).await {
+                Ok(Takeover::Taken(held)) => {
+                    let epoch = held.coord_epoch();
+                    tracing::info!(kind = M::KIND.word(), shard = self.shard, epoch, "a shard was taken");
+                    return Some(held);
+                }
+                Ok(Takeover::Fenced) => {
+                    // The keeper hears of it.
+                    self.lost.cancelled().await;
+                    return None;
+                }
+                Ok(Takeover::Owned(_) | Takeover::Again) | Err(StoreError::Unavailable(_)) => {}
+                Err(error) => tracing::error!(%error, shard = self.shard, "a shard cannot be taken"),
+            }
+            tokio::select! {
+                () = self.give_up.cancelled() => return None,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    async fn load(&mut self, held: &HeldShard) -> Option<Loaded<M>> {
+        let turns = Arc::clone(&self.loads);
+        let _turn = turns.acquire_owned().await.expect("it is never closed");
+        let began = clock::monotonic();
+        let world = Arc::clone(&self.world.borrow_and_update());
+        match M::load(&self.store, held, self.now(), &world).await {
+            Ok(loaded) => {
+                let (took, records, bytes) = (clock::monotonic() - began, loaded.records, loaded.bytes);
+                self.meters.loaded(M::KIND.word(), records, bytes, took);
+                tracing::info!(
+                    kind = M::KIND.word(),
+                    shard = self.shard,
+                    records,
+                    bytes,
+                    ?took,
+                    "a shard was read back"
+                );
+                Some(loaded)
+            }
+            Err(error) => {
+                tracing::error!(kind = M::KIND.word(), shard = self.shard, %error, "a shard cannot be read back");
+                None
+            }
+        }
+    }
+
+    /// Serves until the shard is lost (`None`), or belongs elsewhere and all it made is durable.
+    async fn serve(&mut self, mut serving: Serving<M>) -> Option<HeldShard> {
+        let (give_up, mut leaving) = (self.give_up.clone(), false);
+        loop {
+            self.commit_next(&mut serving);
+            if leaving && serving.under_way.is_none() {
+                return serving.held;
+            }
+            let due = serving.machine.next_deadline().map(|at_ms| self.started + Duration::from_millis(at_ms));
+            tokio::select! {
+                biased;
+                (held, answers, durable) = committed(&mut serving.under_way) => {
+                    serving.under_way = None;
+                    if !durable {
+                        return None;
+                    }
+                    serving.held = Some(held);
+                    serving.say(answers);
+                }
+                () = give_up.cancelled(), if !leaving => {
+                    leaving = true;
+                    self.directory.set(self.shard, None);
+                    // What waits in line was not begun.
+                    serving.inbox.close();
+                    while serving.inbox.try_recv().is_ok() {}
+                }
+                () = until(due), if !leaving => {
+                    let made = serving.machine.tick(self.now());
+                    serving.queue.push(made);
+                }
+                Ok(()) = self.world.changed(), if !leaving => {
+                    let world = Arc::clone(&self.world.borrow_and_update());
+                    let made = serving.machine.look_around(self.now(), &world);
+                    serving.queue.push(made);
+                }
+                Some(message) = serving.inbox.recv(), if !leaving => self.on_message(&mut serving, message),
+            }
+        }
+    }
+
+    fn on_message(&self, serving: &mut Serving<M>, message: Message<M>) {
+        // Rule B5: this process may have stood still for long. Whoever asked is told by the end of the channel.
+        if !self.handle.is_fresh() {
+            return;
+        }
+        let token = Token(serving.next_token);
+        serving.next_token += 1;
+        serving.replies.insert(token, message.reply);
+        let made: Made<M::Answer> = serving.machine.step(self.now(), token, message.request);
+        serving.queue.push(made);
+    }
+
+    /// Says what waits for nothing, and begins the next commit, if none is under way.
+    fn commit_next(&self, serving: &mut Serving<M>) {
+        while serving.under_way.is_none() {
+            let Some(Due { batch, answers }) = serving.queue.next() else { return };
+            if batch.is_empty() {
+                serving.say(answers);
+                continue;
+            }
+            let held = serving.held.take().expect("no commit is under way");
+            let (store, session, meters) = (self.store.clone(), self.session, self.meters.clone());
+            serving.under_way = Some(Box::pin(async move {
+                let (held, durable) = commit::<M>(&store, session, held, &batch, &meters).await;
+                (held, answers, durable)
+            }));
+        }
+    }
+
+    fn now(&self) -> Now {
+        let steady = clock::monotonic().duration_since(self.started);
+        let steady_ms = u64::try_from(steady.as_millis()).expect("a broker runs for less than an age");
+        Now { steady_ms, wall_ms: clock::wall().0 }
+    }
+}
+
+impl<M: Machine> Serving<M> {
+    fn say(&mut self, answers: Vec<(Token, M::Answer)>) {
+        for (token, answer) in answers {
+            if let Some(reply) = self.replies.remove(&token) {
+                // Whoever asked may be gone.
+                let _ = reply.send(answer);
+            }
+        }
+    }
+}
+
+/// Commits a batch, however often it has to be sent (rule K5); false when the shard is lost.
+async fn commit<M: Machine>(
+    store: &Store,
+    session: Session,
+    mut held: HeldShard,
+    batch: &ShardBatch,
+    meters: &CoordinatorMeters,
+) -> (HeldShard, bool) {
+    let began = clock::monotonic();
+    loop {
+        match store.commit_shard(&session, &mut held, batch).await {
+            Ok(Outcome::Committed { .. }) => {
+                meters.committed(M::KIND.word(), batch.len() as u64, clock::monotonic() - began);
+                return (held, true);
+            }
+            Ok(Outcome::Unknown) | Err(StoreError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
+            Ok(Outcome::Fenced | Outcome::Conflict) => {
+                tracing::warn!(kind = M::KIND.word(), shard = held.shard(), "a shard was lost to another owner");
+                return (held, false);
+            }
+            Err(error) => {
+                tracing::error!(kind = M::KIND.word(), shard = held.shard(), %error, "a commit was refused; the shard is read anew");
+                return (held, false);
+            }
+        }
+    }
+}
+
+async fn committed<A>(under_way: &mut Option<UnderWay<A>>) -> (HeldShard, Vec<(Token, A)>, bool) {
+    match under_way {
+        Some(commit) => commit.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
