@@ -33,6 +33,8 @@ pub(crate) enum ShardMsg {
     Reach { broker: BrokerId, reachable: bool },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
     Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
+    /// Whether a replica stands for an unclean election (rule E7): then it takes no pushes, which could cut what it was chosen for.
+    Stand { partition: PartitionId, stands: bool },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.

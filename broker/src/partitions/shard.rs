@@ -53,6 +53,8 @@ struct Slot {
     rebuilding: Option<u64>,
     /// How far the log is known to have reached, if its disk lost something.
     known_end: Offset,
+    /// It takes no pushes: it stands for an unclean election.
+    stands: bool,
     /// It is to be closed once it is durable.
     closing: Option<oneshot::Sender<Closed>>,
 }
@@ -229,6 +231,11 @@ impl Shard {
                 // Who asked may have waited long enough.
                 let _ = reply.send(partitions.iter().filter_map(holds).collect());
             }
+            ShardMsg::Stand { partition, stands } => {
+                if let Some(slot) = self.slots.get_mut(&partition) {
+                    slot.stands = stands;
+                }
+            }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),
             ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
@@ -301,7 +308,7 @@ impl Shard {
 
     fn on_push(&mut self, pushed: Pushed) {
         let Pushed { partition, push, room, memory, answers } = pushed;
-        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.closing.is_none()) else {
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.closing.is_none() && !slot.stands) else {
             // A stream that is gone pushes again when it is back.
             let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
             return;
@@ -336,6 +343,7 @@ impl Shard {
             held: Vec::new(),
             rebuilding: None,
             known_end,
+            stands: false,
             closing: None,
         };
         self.slots.insert(partition, slot);
