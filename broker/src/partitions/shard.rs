@@ -65,7 +65,7 @@ impl Slot {
             self.epochs = Arc::new(self.replica.epochs().clone());
         }
         let (manifest, epochs) = (Arc::clone(&self.manifest), Arc::clone(&self.epochs));
-        PartitionView { visible: self.replica.visible(), manifest, epochs }
+        PartitionView { visible: self.replica.visible(), manifest, epochs, aborted: self.replica.aborted() }
     }
 }
 
@@ -222,6 +222,11 @@ impl Shard {
             ShardMsg::Open(open) => self.on_open(*open),
             ShardMsg::Close { partition, done } => self.on_close(partition, done),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
+            #[cfg(test)]
+            ShardMsg::EndTransaction { partition, marker, reply } => {
+                let token = Token(self.replies.insert(reply) as u64);
+                self.step(partition, Input::EndTransaction { token, marker });
+            }
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Reach { broker, reachable } => self.on_reach(broker, reachable),
             ShardMsg::Holds { partitions, reply } => {
