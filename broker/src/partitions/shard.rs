@@ -9,6 +9,7 @@ use super::messages::{
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
+use crate::refusals::not_leader;
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::election::Holds;
@@ -233,6 +234,12 @@ impl Shard {
                 let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
                 // Who asked may have waited long enough.
                 let _ = reply.send(partitions.iter().filter_map(holds).collect());
+            }
+            ShardMsg::Producers { partition, reply } => {
+                let leads = self.slots.get(&partition).filter(|slot| slot.replica.leading().is_some());
+                let found = leads.map(|slot| slot.replica.producers().summaries().collect());
+                // Who asked may have waited long enough.
+                let _ = reply.send(found.ok_or_else(not_leader));
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),

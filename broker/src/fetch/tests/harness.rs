@@ -52,8 +52,8 @@ impl World {
             listener.bind = SocketAddr::from(([127, 0, 0, 1], 0));
         }
         (config.wal_file_bytes, config.wal_bytes) = (4 << 20, 64 << 20);
-        // Tails go up when a test says so, and what is cached is forgotten with the broker.
-        (config.tier_interval, config.cache_disk_bytes) = (Duration::from_secs(3600), 0);
+        // What is cached is forgotten with the broker.
+        (config.tier_interval, config.cache_disk_bytes) = (Duration::from_millis(20), 0);
         let components = Components {
             metadata: Arc::new(Embedded::in_memory(Arc::new(SystemClock::start()))),
             keys: Keys::for_cluster("tests"),
@@ -215,17 +215,11 @@ impl Log {
         self.broker.flush_partition(&self.topic(), 0).await.expect("it is led here");
     }
 
-    /// As `flush`, of an overdue tail (rule T1): all that is committed.
+    /// All that is committed is there when this returns: of an overdue tail (rule T1).
     pub(super) async fn flush_past_stable(&self) {
         let mut view = self.local().view.clone();
-        let all_is_there = async {
-            while view.borrow_and_update().manifest.tiered_end < view.borrow().visible.hw {
-                self.flush().await;
-                // A flush that found the tail too young has nothing to tell: it is asked for again.
-                let _ = tokio::time::timeout(Duration::from_millis(5), view.changed()).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, all_is_there).await.expect("the tail is overdue");
+        let all_is_there = view.wait_for(|view| view.manifest.tiered_end >= view.visible.hw);
+        tokio::time::timeout(PATIENCE, all_is_there).await.expect("the tail is overdue").expect("it stays");
     }
 
     pub(super) async fn latest(&self, isolation: Isolation) -> Offset {
