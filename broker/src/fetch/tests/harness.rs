@@ -188,13 +188,13 @@ impl Log {
         let (reply, answer) = oneshot::channel();
         let partition = self.handle.id;
         let sent = self.local().shard.send(ShardMsg::EndTransaction { partition, marker, reply });
-        sent.ok().expect("the shard is there");
+        sent.expect("the shard is there");
         answer.await.expect("it answers").expect("the marker is appended");
     }
 
     fn step(&self, input: Input) {
         let sent = self.local().shard.send(ShardMsg::Step { partition: self.handle.id, input });
-        sent.ok().expect("the shard is there");
+        sent.expect("the shard is there");
     }
 
     async fn append(&self, batch: Batch) -> Result<Appended, ApiError> {
@@ -206,7 +206,7 @@ impl Log {
         let (partition, latest, acks) = (self.handle.id, TimestampMs(5), replica::Acks::All);
         let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
         let produce = Produce { partition, batch, latest, acks, room, memory, reply, spans };
-        self.local().shard.send(ShardMsg::Produce(produce)).ok().expect("the shard is there");
+        self.local().shard.send(ShardMsg::Produce(produce)).expect("the shard is there");
         answer.await.expect("it answers")
     }
 
