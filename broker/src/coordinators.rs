@@ -17,7 +17,7 @@ use crate::broker::Broker;
 use lane::Message;
 use machine::Machine;
 use millpond_core::coordinators::shard_of;
-use millpond_core::groups::{Answer, Listed, Request};
+use millpond_core::groups::{Answer, Listed, Request, Topics};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::Image;
@@ -184,6 +184,11 @@ impl Broker {
             let message = "nobody coordinates the group yet; try again";
             ApiError::new(ErrorCode::CoordinatorNotAvailable, message)
         })
+    }
+
+    /// The topics that are served, by name and by id, as coordinators know them.
+    pub(crate) fn group_topics(&self) -> Arc<Topics> {
+        Arc::clone(&self.inner().coordinators.world.borrow().topics)
     }
 
     fn coordinator(&self, kind: ShardKind, shard: u32) -> Option<CurrentLeader> {

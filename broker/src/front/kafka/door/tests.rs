@@ -2,7 +2,6 @@
 
 mod transactions;
 
-use super::super::coordinator::FindCoordinatorRequest;
 use super::super::describe::{
     ClusterBroker, DescribeClusterResponse, DescribeTopicPartitionsResponse, DescribedPartition, DescribedTopic,
     NextCursor,
@@ -23,6 +22,8 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion};
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{Batch, TimestampMs, TopicId};
+
+mod groups;
 
 const ID: TopicId = TopicId(0x0f8f_ad5b_d9cb_469f_a165_7086_7728_950e);
 
@@ -319,23 +320,6 @@ fn deleted_topics_are_read() {
         assert_eq!(topic.error_message.as_deref(), (version >= 5).then_some("gone"));
         assert_eq!(topic.topic_id.as_u128(), if version >= 6 { ID.0 } else { 0 });
     });
-}
-
-#[test]
-fn the_lack_of_coordinators_is_read() {
-    for (key_type, code) in [(0, 15), (1, 35)] {
-        let keys = vec!["g".to_owned(), "h".to_owned()];
-        let asked = FindCoordinatorRequest { key: "g".to_owned(), key_type, keys };
-        check(Api::FindCoordinator, &coordinator::answer(asked), |version, read: theirs::FindCoordinatorResponse| {
-            if version < 4 {
-                assert_eq!((read.error_code, read.node_id.0, read.port), (code, -1, -1), "version {version}");
-                assert_eq!(read.error_message.is_some_and(|message| !message.is_empty()), version >= 1);
-            }
-            let each = read.coordinators.iter().map(|found| (found.key.as_str(), found.error_code, found.node_id.0));
-            let expected = [("g", code, -1), ("h", code, -1)];
-            assert!(each.eq(expected.into_iter().take(if version < 4 { 0 } else { 2 })));
-        });
-    }
 }
 
 #[test]
