@@ -1,5 +1,6 @@
 //! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
 
+use super::active_producers::DescribeProducersRequest;
 use super::coordinator::FindCoordinatorRequest;
 use super::describe::{DescribeClusterRequest, DescribeTopicPartitionsRequest};
 use super::epochs::OffsetForLeaderEpochRequest;
@@ -66,6 +67,7 @@ table! {
     22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
     23 OffsetForLeaderEpoch 2..=4 flexible 4 OffsetForLeaderEpochRequest;
     60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
+    61 DescribeProducers 0..=0 flexible 0 DescribeProducersRequest;
     75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;
 }
 

@@ -1,5 +1,7 @@
 //! Answers, in every version advertised, as an independent decoder reads them.
 
+mod transactions;
+
 use super::super::coordinator::FindCoordinatorRequest;
 use super::super::describe::{
     ClusterBroker, DescribeClusterResponse, DescribeTopicPartitionsResponse, DescribedPartition, DescribedTopic,
