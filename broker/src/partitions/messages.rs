@@ -29,9 +29,6 @@ pub(crate) enum ShardMsg {
     Push(Box<Pushed>),
     /// What a shard asked to be read again.
     Rebuilt(Box<Rebuilt>),
-    /// A coordinator's marker (rule X5).
-    #[cfg(test)]
-    EndTransaction { partition: PartitionId, marker: millpond_log::transactions::Marker, reply: ProduceReply },
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
     /// Whether a way leads to another broker, whatever its session says (rule I6): all that lead hear of it, also later ones.

@@ -230,11 +230,6 @@ impl Shard {
             ShardMsg::Open(open) => self.on_open(*open),
             ShardMsg::Close { partition, done } => self.on_close(partition, done),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
-            #[cfg(test)]
-            ShardMsg::EndTransaction { partition, marker, reply } => {
-                let token = Token(self.replies.insert(reply) as u64);
-                self.step(partition, Input::EndTransaction { token, marker });
-            }
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Reach { broker, reachable } => self.on_reach(broker, reachable),
             ShardMsg::Holds { partitions, reply } => {
