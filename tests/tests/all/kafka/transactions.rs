@@ -106,10 +106,6 @@ async fn add(kafka: &mut Connection, id: &str, producer: Identity, partition: i3
 /// Writes a transactional batch to `t`; its code and base offset.
 async fn write_in(kafka: &mut Connection, version: i16, id: &str, partition: i32, records: bytes::Bytes) -> (i16, i64) {
     let request = produce(-1, "t", &[(partition, records)]).with_transactional_id(Some(text(id).into()));
-    let mut request = request;
-    if version >= 13 {
-        request.topic_data.clear();
-    }
     let answer = kafka.call(version, &request).await;
     let landed = &answer.responses[0].partition_responses[0];
     (landed.error_code, landed.base_offset)
