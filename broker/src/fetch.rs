@@ -68,8 +68,11 @@ impl From<&PartitionView> for Stands {
     }
 }
 
+#[derive(Default)]
 struct Read {
     batches: Vec<Batch>,
+    /// Aborted transactions that overlap the batches; none unless the reader wants committed records only.
+    aborted: Vec<AbortedTxn>,
     /// More would have been there: waiting cannot make this partition fuller (case F5).
     filled: bool,
 }
@@ -220,13 +223,13 @@ impl Broker {
             match checked {
                 Ok(None) => {}
                 Ok(diverging) => {
-                    let nothing = answered(Stands::from(&view), request.isolation, Vec::new());
+                    let nothing = answered(Stands::from(&view), request.isolation, Read::default());
                     return (FetchedPartition { diverging, ..nothing }, true);
                 }
                 Err(error) => return (failed(Stands::from(&view), error), true),
             }
             if let Some(preferred) = self.nearer_to(&view, wanted) {
-                let nothing = answered(Stands::from(&view), request.isolation, Vec::new());
+                let nothing = answered(Stands::from(&view), request.isolation, Read::default());
                 return (FetchedPartition { preferred: Some(preferred), ..nothing }, true);
             }
             let end = match request.isolation {
@@ -234,10 +237,13 @@ impl Broker {
                 Isolation::ReadCommitted => view.visible.lso,
             };
             if wanted.offset >= end {
-                return (answered(Stands::from(&view), request.isolation, Vec::new()), false);
+                return (answered(Stands::from(&view), request.isolation, Read::default()), false);
             }
-            match self.read_batches(&view, watched.id, wanted.offset..end, budget, request.scan, deadline).await {
-                Ok(Some(read)) => return (answered(Stands::from(&view), request.isolation, read.batches), read.filled),
+            match self.read_view(request, &view, watched.id, wanted.offset..end, budget, deadline).await {
+                Ok(Some(read)) => {
+                    let filled = read.filled;
+                    return (answered(Stands::from(&view), request.isolation, read), filled);
+                }
                 Ok(None) => {}
                 Err(error) => return (failed(Stands::from(&view), error), true),
             }
@@ -271,6 +277,30 @@ impl Broker {
         }
     }
 
+    /// Reads `wanted`, and what a reader has to know of it, all of one view (rule F5). `None`: as `read_batches`.
+    async fn read_view(
+        &self,
+        request: &FetchRequest,
+        view: &PartitionView,
+        id: PartitionId,
+        wanted: Range<Offset>,
+        budget: Budget,
+        deadline: Instant,
+    ) -> Result<Option<Read>, ApiError> {
+        let read = self.read_batches(view, id, wanted, budget, request.scan, deadline).await?;
+        let Some(read) = read else { return Ok(None) };
+        let committed_only = request.isolation == Isolation::ReadCommitted;
+        let Some(covered) = covered(&read.batches).filter(|_| committed_only) else { return Ok(Some(read)) };
+        let aborted = self.tiered().aborted(&view.manifest, covered, &view.aborted);
+        match tokio::time::timeout_at(deadline.into(), aborted).await {
+            Ok(Ok(aborted)) => Ok(Some(Read { aborted: told(&aborted), ..read })),
+            Ok(Err(TieredError::Gone)) => Ok(None),
+            Ok(Err(error)) => Err(storage_error(&error)),
+            // Rule X7: records go out with what was aborted of them, or not at all.
+            Err(_) => Ok(Some(Read::default())),
+        }
+    }
+
     /// Reads `wanted` from the tail, or from object storage where the tail no longer reaches back.
     /// `None`: what was looked at has moved; look again with a newer view.
     async fn read_batches(
@@ -284,7 +314,7 @@ impl Broker {
     ) -> Result<Option<Read>, ApiError> {
         let Range { start: offset, end } = wanted;
         if budget.bytes == 0 && !budget.may_overshoot {
-            return Ok(Some(Read { batches: Vec::new(), filled: true }));
+            return Ok(Some(Read { filled: true, ..Read::default() }));
         }
         let tail = self.wal().read(id, offset, end, budget.bytes);
         match tail.instrument(tracing::debug_span!("read", from = "wal")).await {
@@ -294,14 +324,14 @@ impl Broker {
                 Ok(None)
             }
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
-                let read = self.tiered().read(&view.manifest, offset, budget.bytes, scan);
+                let read = self.tiered().read(&view.manifest, offset..end, budget.bytes, scan);
                 match tokio::time::timeout_at(deadline.into(), read).await {
                     Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
                     // The entry is gone from the manifest by now: retention moved on (rule G4).
                     Ok(Err(TieredError::Gone)) => Ok(None),
                     Ok(Err(error)) => Err(storage_error(&error)),
                     // The store is slow: the read goes on in the background and the next fetch finds it cached.
-                    Err(_) => Ok(Some(Read { batches: Vec::new(), filled: false })),
+                    Err(_) => Ok(Some(Read::default())),
                 }
             }
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) => Ok(None),
@@ -326,7 +356,17 @@ fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
         kept.push(batch);
     }
     let more_is_there = kept.last().is_some_and(|last| last.end_offset() < end);
-    Read { filled: filled || more_is_there || taken >= budget.bytes, batches: kept }
+    Read { filled: filled || more_is_there || taken >= budget.bytes, batches: kept, aborted: Vec::new() }
+}
+
+/// The offsets of an answer's batches, if there are any.
+fn covered(batches: &[Batch]) -> Option<Range<Offset>> {
+    Some(batches.first()?.base_offset()..batches.last()?.end_offset())
+}
+
+/// What a client is told of aborted transactions.
+fn told(aborted: &[millpond_log::transactions::AbortedTxn]) -> Vec<AbortedTxn> {
+    aborted.iter().map(|txn| AbortedTxn { producer: txn.producer, first_offset: txn.first }).collect()
 }
 
 /// Rule F2 (KIP-320).
@@ -400,12 +440,9 @@ fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), 
     ))
 }
 
-fn answered(stands: Stands, isolation: Isolation, batches: Vec<Batch>) -> FetchedPartition {
-    let aborted: Option<Vec<AbortedTxn>> = match isolation {
-        Isolation::ReadUncommitted => None,
-        // Nothing writes transactions yet (`InitProducerId` refuses transactional ids), so none was aborted.
-        Isolation::ReadCommitted => Some(Vec::new()),
-    };
+fn answered(stands: Stands, isolation: Isolation, read: Read) -> FetchedPartition {
+    let Read { batches, aborted, .. } = read;
+    let aborted = (isolation == Isolation::ReadCommitted).then_some(aborted);
     let Stands { high_watermark, last_stable, log_start } = stands;
     FetchedPartition {
         high_watermark,
@@ -420,5 +457,8 @@ fn answered(stands: Stands, isolation: Isolation, batches: Vec<Batch>) -> Fetche
 }
 
 fn failed(stands: Stands, error: ApiError) -> FetchedPartition {
-    FetchedPartition { error: Some(error), ..answered(stands, Isolation::ReadUncommitted, Vec::new()) }
+    FetchedPartition { error: Some(error), ..answered(stands, Isolation::ReadUncommitted, Read::default()) }
 }
+
+#[cfg(test)]
+mod tests;

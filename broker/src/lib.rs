@@ -3,6 +3,7 @@
 //! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
 mod acceptance;
+mod active_producers;
 mod alive;
 pub mod api;
 pub mod broker;

@@ -66,7 +66,8 @@ impl Broker {
         let lost = lost.map(|_| Lost { offsets: end..found.known_end, in_wal });
         let manifest = Arc::new(root.value);
         let epochs = Arc::new(found.replica.epochs().clone());
-        let look = PartitionView { visible: found.replica.visible(), manifest: Arc::clone(&manifest), epochs };
+        let (visible, aborted) = (found.replica.visible(), found.replica.aborted());
+        let look = PartitionView { visible, manifest: Arc::clone(&manifest), epochs, aborted };
         let view_sender = match view {
             None => watch::Sender::new(look),
             Some(open) => {

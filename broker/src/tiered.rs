@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about offsets: `log::plan` says what to fetch, this fetches it.
 
+mod aborted;
 mod search;
 
 pub(crate) use search::larger;
@@ -73,16 +74,17 @@ impl Tiered {
         &self.cache
     }
 
-    /// Whole batches from `from` on, the first containing it, at least one even over `bytes_max`.
+    /// Whole batches of `wanted`, the first containing its start, none that ends after its end; at least one even over `bytes_max`.
     pub(crate) async fn read(
         &self,
         manifest: &Arc<ManifestRoot>,
-        from: Offset,
+        wanted: Range<Offset>,
         bytes_max: usize,
         scan: bool,
     ) -> Result<Vec<Batch>, TieredError> {
         let hint = if scan { Hint::Scan } else { Hint::Normal };
-        let bounds = ReadBounds { from, until: manifest.tiered_end, bytes_max: bytes_max as u64 };
+        let until = wanted.end.min(manifest.tiered_end);
+        let bounds = ReadBounds { from: wanted.start, until, bytes_max: bytes_max as u64 };
         let mut view = ManifestView::new(ManifestRoot::clone(manifest));
         let planned = self.plan(&mut view, manifest.partition, bounds).instrument(tracing::debug_span!("plan")).await?;
         self.fetch(&planned, bounds, hint).instrument(tracing::debug_span!("read", from = "object_storage")).await

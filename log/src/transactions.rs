@@ -105,8 +105,16 @@ const PART_LEN: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub struct AbortedList {
     /// Full parts, oldest first.
-    sealed: Vec<Arc<[AbortedTxn]>>,
+    sealed: Vec<Sealed>,
     recent: Vec<AbortedTxn>,
+}
+
+/// A full part.
+#[derive(Clone, Debug)]
+struct Sealed {
+    txns: Arc<[AbortedTxn]>,
+    /// The least first offset in it: whether a reader has to look into it.
+    first: Offset,
 }
 
 impl AbortedList {
@@ -117,23 +125,30 @@ impl AbortedList {
         assert!(self.last().is_none_or(|last| last.marker < txn.marker), "markers are appended in order");
         self.recent.push(txn);
         if self.recent.len() == PART_LEN {
-            self.sealed.push(std::mem::take(&mut self.recent).into());
+            let first = self.recent.iter().map(|txn| txn.first).min().expect("it is full");
+            self.sealed.push(Sealed { txns: std::mem::take(&mut self.recent).into(), first });
         }
     }
 
     /// Forgets those whose markers lie below `to`; of a sealed part only the whole.
     pub fn forget_below(&mut self, to: Offset) {
-        let below = |part: &Arc<[AbortedTxn]>| part.last().is_some_and(|last| last.marker < to);
-        let parts = self.sealed.iter().take_while(|part| below(part)).count();
+        let parts = self.sealed.partition_point(|part| part.is_below(to));
         self.sealed.drain(..parts);
         self.recent.retain(|txn| txn.marker >= to);
     }
 
     /// Those whose markers lie at or after `from`, in order.
     pub fn from(&self, from: Offset) -> impl Iterator<Item = AbortedTxn> + '_ {
-        let first = self.sealed.partition_point(|part| part.last().is_some_and(|last| last.marker < from));
-        let all = self.sealed[first..].iter().flat_map(|part| part.iter()).chain(&self.recent);
-        all.copied().filter(move |txn| txn.marker >= from)
+        self.bearing_on(from..Offset(u64::MAX))
+    }
+
+    /// Those that a reader of `read` has to know (rule X7), by marker. Parts of which none bears on it are passed over whole.
+    pub fn bearing_on(&self, read: Range<Offset>) -> impl Iterator<Item = AbortedTxn> + '_ {
+        let from = self.sealed.partition_point(|part| part.is_below(read.start));
+        let end = read.end;
+        let sealed = self.sealed[from..].iter().filter(move |part| part.first < end);
+        let all = sealed.flat_map(|part| part.txns.iter()).chain(&self.recent);
+        all.copied().filter(move |txn| txn.bears_on(&read))
     }
 
     /// Whether it holds none.
@@ -143,7 +158,14 @@ impl AbortedList {
     }
 
     fn last(&self) -> Option<AbortedTxn> {
-        self.recent.last().or_else(|| self.sealed.last()?.last()).copied()
+        self.recent.last().or_else(|| self.sealed.last()?.txns.last()).copied()
+    }
+}
+
+impl Sealed {
+    /// Whether all its markers lie below `to`.
+    fn is_below(&self, to: Offset) -> bool {
+        self.txns.last().is_some_and(|last| last.marker < to)
     }
 }
 
@@ -183,6 +205,7 @@ mod tests {
         fn a_list_answers_like_a_plain_one(
             steps in prop::collection::vec((1u64..40, 1u64..5, prop::option::weighted(0.05, 0u64..3_000)), 1..900),
             asked in 0u64..3_000,
+            len in 1u64..300,
         ) {
             let (mut list, mut plain, mut marker, mut trimmed) = (AbortedList::default(), Vec::new(), 40u64, 0);
             let mut views = Vec::new();
@@ -201,7 +224,10 @@ mod tests {
                 // What was trimmed is another's to tell.
                 let from = Offset(asked.max(trimmed));
                 let expected: Vec<AbortedTxn> = plain.into_iter().filter(|txn| txn.marker >= from).collect();
-                prop_assert_eq!(list.from(from).collect::<Vec<_>>(), expected);
+                prop_assert_eq!(&list.from(from).collect::<Vec<_>>(), &expected);
+                let read = from..from.plus(len);
+                let bearing: Vec<AbortedTxn> = expected.into_iter().filter(|txn| txn.bears_on(&read)).collect();
+                prop_assert_eq!(list.bearing_on(read).collect::<Vec<_>>(), bearing);
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::description::{
     AcceptedLoss, ClusterDescription, FoundOffset, PartitionLoss, PartitionStatus, TopicDescription,
 };
 use crate::error::Error;
+use crate::isolation::IsolationLevel;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
@@ -307,6 +308,20 @@ impl Admin {
         spec: OffsetSpec,
     ) -> Result<Option<FoundOffset>, Error> {
         find_offset(&self.client, name, partition, spec, v1::Isolation::ReadUncommitted).await
+    }
+
+    /// As `list_offset`, as a consumer of this isolation sees it: to one of committed records the latest offset is the last stable one.
+    ///
+    /// # Errors
+    /// As `list_offset`.
+    pub async fn list_offset_seen_by(
+        &self,
+        isolation: IsolationLevel,
+        name: &str,
+        partition: u32,
+        spec: OffsetSpec,
+    ) -> Result<Option<FoundOffset>, Error> {
+        find_offset(&self.client, name, partition, spec, isolation.on_the_wire()).await
     }
 }
 

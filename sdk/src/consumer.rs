@@ -7,7 +7,7 @@ mod decode;
 mod fetcher;
 mod link;
 
-pub use config::{ConsumerConfig, IsolationLevel, OffsetReset, ReadFrom, StartAt};
+pub use config::{ConsumerConfig, OffsetReset, ReadFrom, StartAt};
 
 use crate::admin::{OffsetSpec, find_offset};
 use crate::client::Client;

@@ -24,6 +24,7 @@ mod connection;
 mod consumer;
 mod description;
 mod error;
+mod isolation;
 mod leader;
 mod metadata;
 mod producer;
@@ -33,12 +34,13 @@ pub use admin::{Admin, NewTopic, OffsetSpec};
 pub use backoff::Backoff;
 pub use client::{Client, ClientConfig};
 pub use connection::Tls;
-pub use consumer::{Consumer, ConsumerConfig, IsolationLevel, OffsetReset, ReadFrom, StartAt};
+pub use consumer::{Consumer, ConsumerConfig, OffsetReset, ReadFrom, StartAt};
 pub use description::{
     AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionLoss,
     PartitionStatus, TopicDescription,
 };
 pub use error::Error;
+pub use isolation::IsolationLevel;
 pub use millpond_log::batch::{Header, TimestampType};
 pub use millpond_log::codec::Codec;
 pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};

@@ -1,7 +1,7 @@
 //! Reads of partitions that this broker holds no replica of: what is in object storage, from the manifest (rule F4). What it takes
 //! more than a manifest to tell, it leaves to the leader; that an offset is gone it says by a read no older than the request (rule F3).
 
-use super::{Budget, LOOKS_MAX, Stands, answered, check_epoch, failed, within};
+use super::{Budget, LOOKS_MAX, Read, Stands, answered, check_epoch, covered, failed, told, within};
 use crate::api::{ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader};
 use crate::broker::Broker;
 use crate::clock;
@@ -10,7 +10,8 @@ use crate::refusals::{not_leader, storage_error};
 use crate::tiered::TieredError;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::{ManifestRoot, ManifestView};
-use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId};
+use millpond_log::transactions::AbortedList;
+use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,14 +50,15 @@ impl Broker {
         deadline: Instant,
     ) -> FetchedPartition {
         let mut stands = Stands::default();
-        let read = self.batches_elsewhere(request, wanted, place, budget, deadline, &mut stands);
+        let read = self.view_elsewhere(request, wanted, place, budget, deadline, &mut stands);
         match read.await {
-            Ok(batches) => answered(stands, request.isolation, batches),
+            Ok(read) => answered(stands, request.isolation, read),
             Err(error) => failed(stands, error),
         }
     }
 
-    async fn batches_elsewhere(
+    /// All of one manifest (rule F5), and `stands` too.
+    async fn view_elsewhere(
         &self,
         request: &FetchRequest,
         wanted: &FetchPartition,
@@ -64,7 +66,7 @@ impl Broker {
         budget: Budget,
         deadline: Instant,
         stands: &mut Stands,
-    ) -> Result<Vec<Batch>, ApiError> {
+    ) -> Result<Read, ApiError> {
         if wanted.reader == Reader::OfLeader {
             return Err(not_leader());
         }
@@ -81,21 +83,31 @@ impl Broker {
                 return Err(not_leader());
             }
             if budget.bytes == 0 && !budget.may_overshoot {
-                return Ok(Vec::new());
+                return Ok(Read::default());
             }
             let read = async {
-                let known = self.has_read(&manifest, wanted).await?;
-                let read = self.tiered().read(&manifest, wanted.offset, budget.bytes, request.scan);
-                if known { read.await.map(Some) } else { Ok(None) }
+                if !self.has_read(&manifest, wanted).await? {
+                    return Ok(None);
+                }
+                let range = wanted.offset..end;
+                let batches = self.tiered().read(&manifest, range, budget.bytes, request.scan).await?;
+                let read = within(batches, end, budget);
+                let Some(covered) = covered(&read.batches).filter(|_| request.isolation == Isolation::ReadCommitted)
+                else {
+                    return Ok(Some(read));
+                };
+                // Rule T7: below `stable_end` all is decided by markers below `tiered_end`; nothing of the tail is needed.
+                let aborted = self.tiered().aborted(&manifest, covered, &AbortedList::default()).await?;
+                Ok(Some(Read { aborted: told(&aborted), ..read }))
             };
             match tokio::time::timeout_at(deadline.into(), read).await {
-                Ok(Ok(Some(batches))) => return Ok(within(batches, end, budget).batches),
+                Ok(Ok(Some(read))) => return Ok(read),
                 // Another log, perhaps: where they part the leader tells.
                 Ok(Ok(None)) => return Err(not_leader()),
                 Ok(Err(TieredError::Gone)) => manifest = self.after(&manifest, wanted.offset, deadline).await?,
                 Ok(Err(error)) => return Err(storage_error(&error)),
                 // The store is slow: the read goes on in the background and the next fetch finds it cached.
-                Err(_) => return Ok(Vec::new()),
+                Err(_) => return Ok(Read::default()),
             }
         }
         Err(ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry"))

@@ -4,6 +4,7 @@
 //! file with its messages and its handler, which calls one method of `Broker`. The messages are declared here rather than
 //! taken from a crate: what generic decoders allocate, they allocate from lengths that the client claims.
 
+mod active_producers;
 mod connection;
 mod coordinator;
 mod describe;

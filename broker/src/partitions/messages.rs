@@ -7,6 +7,7 @@ use crate::wal::WalPermit;
 use millpond_core::election::Holds;
 use millpond_core::replica::{Acks, Appended, Fault, Input, Proposal, Replica};
 use millpond_log::manifest::ManifestRoot;
+use millpond_log::producers::ProducerSummary;
 use millpond_log::{Batch, BrokerId, Incarnation, Offset, PartitionId, TimestampMs};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
@@ -27,12 +28,17 @@ pub(crate) enum ShardMsg {
     Push(Box<Pushed>),
     /// What a shard asked to be read again.
     Rebuilt(Box<Rebuilt>),
+    /// A coordinator's marker (rule X5).
+    #[cfg(test)]
+    EndTransaction { partition: PartitionId, marker: millpond_log::transactions::Marker, reply: ProduceReply },
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
     /// Whether a way leads to another broker, whatever its session says (rule I6): all that lead hear of it, also later ones.
     Reach { broker: BrokerId, reachable: bool },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
     Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
+    /// Says which producers a partition that is led here remembers.
+    Producers { partition: PartitionId, reply: oneshot::Sender<Result<Vec<ProducerSummary>, ApiError>> },
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.

@@ -9,6 +9,7 @@ use super::messages::{
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
+use crate::refusals::not_leader;
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::election::Holds;
@@ -65,7 +66,7 @@ impl Slot {
             self.epochs = Arc::new(self.replica.epochs().clone());
         }
         let (manifest, epochs) = (Arc::clone(&self.manifest), Arc::clone(&self.epochs));
-        PartitionView { visible: self.replica.visible(), manifest, epochs }
+        PartitionView { visible: self.replica.visible(), manifest, epochs, aborted: self.replica.aborted() }
     }
 }
 
@@ -222,12 +223,23 @@ impl Shard {
             ShardMsg::Open(open) => self.on_open(*open),
             ShardMsg::Close { partition, done } => self.on_close(partition, done),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
+            #[cfg(test)]
+            ShardMsg::EndTransaction { partition, marker, reply } => {
+                let token = Token(self.replies.insert(reply) as u64);
+                self.step(partition, Input::EndTransaction { token, marker });
+            }
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Reach { broker, reachable } => self.on_reach(broker, reachable),
             ShardMsg::Holds { partitions, reply } => {
                 let holds = |partition: &PartitionId| Some((*partition, self.slots.get(partition)?.holds()));
                 // Who asked may have waited long enough.
                 let _ = reply.send(partitions.iter().filter_map(holds).collect());
+            }
+            ShardMsg::Producers { partition, reply } => {
+                let leads = self.slots.get(&partition).filter(|slot| slot.replica.leading().is_some());
+                let found = leads.map(|slot| slot.replica.producers().summaries().collect());
+                // Who asked may have waited long enough.
+                let _ = reply.send(found.ok_or_else(not_leader));
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
             ShardMsg::Drop { partition } => self.on_drop(partition),

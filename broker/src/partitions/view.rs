@@ -3,6 +3,7 @@
 use millpond_core::replica::Visible;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
+use millpond_log::transactions::AbortedList;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -15,6 +16,8 @@ pub(crate) struct PartitionView {
     pub(crate) manifest: Arc<ManifestRoot>,
     /// Leader epochs of the whole log.
     pub(crate) epochs: Arc<LeaderEpochs>,
+    /// Aborted transactions whose markers lie at or after the manifest's tiered end, and perhaps some before (rule X7).
+    pub(crate) aborted: Arc<AbortedList>,
 }
 
 pub(crate) type ViewSender = watch::Sender<PartitionView>;

@@ -98,11 +98,11 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 async fn consume(args: Args) -> Result<(), Failure> {
     let client = args.connection.connect().await?;
     let partitions = partitions(&client, &args.topic, args.partition).await?;
-    let mut left = Left::new(args.max, args.until_end.then_some(ends(&client, &partitions).await?));
     let isolation = match args.isolation {
         IsolationArg::ReadUncommitted => IsolationLevel::ReadUncommitted,
         IsolationArg::ReadCommitted => IsolationLevel::ReadCommitted,
     };
+    let mut left = Left::new(args.max, args.until_end.then_some(ends(&client, &partitions, isolation).await?));
     let read_from = match args.read_from {
         ReadFromArg::Leader => ReadFrom::Leader,
         ReadFromArg::Any => ReadFrom::AnyBroker,
@@ -152,16 +152,17 @@ pub(super) async fn partitions(
     }
 }
 
-/// The end of what is committed, of each partition.
+/// The end of what a reader of this isolation sees, of each partition: under `read_committed` where an open transaction begins.
 pub(super) async fn ends(
     client: &Client,
     partitions: &[TopicPartition],
+    isolation: IsolationLevel,
 ) -> Result<BTreeMap<TopicPartition, Offset>, Failure> {
     let admin = Admin::new(client);
     let mut ends = BTreeMap::new();
     for partition in partitions {
-        let found =
-            admin.list_offset(&partition.topic, partition.partition, OffsetSpec::Latest).await.map_err(failed)?;
+        let TopicPartition { topic, partition: index } = partition;
+        let found = admin.list_offset_seen_by(isolation, topic, *index, OffsetSpec::Latest).await.map_err(failed)?;
         ends.insert(partition.clone(), found.map(|found| found.offset).unwrap_or_default());
     }
     Ok(ends)

@@ -15,8 +15,8 @@ use crate::units::ByteCount;
 use acks::{Acked, Acks};
 use ledger::Ledger;
 use millpond_sdk::{
-    Admin, Client, Codec, Consumer, ConsumerConfig, NewTopic, Offset, PartitionStatus, Producer, ProducerConfig,
-    ProducerRecord, StartAt, TimestampMs, TopicPartition,
+    Admin, Client, Codec, Consumer, ConsumerConfig, IsolationLevel, NewTopic, Offset, PartitionStatus, Producer,
+    ProducerConfig, ProducerRecord, StartAt, TimestampMs, TopicPartition,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -231,7 +231,7 @@ async fn read_along(client: Client) -> Result<Ledger, Failure> {
 /// Reads everything there is, once.
 async fn replay(client: Client) -> Result<Ledger, Failure> {
     let all: Vec<TopicPartition> = partitions().collect();
-    let mut left = Left::new(None, Some(ends(&client, &all).await?));
+    let mut left = Left::new(None, Some(ends(&client, &all, IsolationLevel::ReadUncommitted).await?));
     let mut consumer = Consumer::new(&client, ConsumerConfig { scan: true, ..ConsumerConfig::default() });
     consumer.assign(all.into_iter().map(|partition| (partition, StartAt::Earliest))).await.map_err(failed)?;
     let mut replayed = Ledger::new(flights::COUNT);

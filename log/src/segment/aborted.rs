@@ -18,13 +18,15 @@ pub struct AbortedSearch {
     /// End of the segments seen.
     seen: Option<Offset>,
     goes_on: bool,
+    /// First offset of the one transaction whose end is still searched for, if it is only one.
+    alone: Option<Offset>,
 }
 
 impl AbortedSearch {
     /// A search for a read of these offsets, which end at or below the last stable offset of the same view (rule F5).
     #[must_use]
     pub fn new(read: Range<Offset>) -> AbortedSearch {
-        AbortedSearch { read, found: Vec::new(), seen: None, goes_on: true }
+        AbortedSearch { read, found: Vec::new(), seen: None, goes_on: true, alone: None }
     }
 
     /// Whether the next segment has to be looked at, or behind the last one the tail.
@@ -40,15 +42,30 @@ impl AbortedSearch {
         assert!(self.seen.is_none_or(|seen| seen == index.base()), "segments are searched in order");
         self.seen = Some(index.end());
         self.found.extend(index.aborted().iter().filter(|txn| txn.bears_on(&self.read)));
-        let open = index.open().iter().any(|txn| txn.first < self.read.end);
-        self.goes_on = index.end() < self.read.end || open;
+        let mut open = index.open().iter().map(|txn| txn.first).filter(|first| *first < self.read.end);
+        let (oldest, next) = (open.next(), open.next());
+        let covered = index.end() >= self.read.end;
+        self.goes_on = !covered || oldest.is_some();
+        self.alone = oldest.filter(|_| covered && next.is_none());
+    }
+
+    /// Whether the next segment, which ends at `end`, need not be looked at: `oldest_open` is the first offset of the oldest transaction
+    /// open at its end, as its manifest entry says. So a transaction that was open for many segments costs no read of each.
+    pub fn passes_over(&mut self, end: Offset, oldest_open: Option<Offset>) -> bool {
+        // What begins after the read is younger than what is searched for.
+        let still_open = self.alone.is_some() && oldest_open == self.alone;
+        if still_open {
+            self.seen = Some(end);
+        }
+        still_open
     }
 
     /// What was found, by first offset; `tail` is that of the view, and begins anew where the segments end.
     #[must_use]
     pub fn finish(self, tail: &AbortedList) -> Vec<AbortedTxn> {
-        let in_tail = tail.from(self.seen.unwrap_or(self.read.start)).filter(|_| self.goes_on);
-        aborted_in(self.found.iter().copied().chain(in_tail), &self.read)
+        let from = self.seen.unwrap_or(self.read.start);
+        let in_tail = tail.bearing_on(from..self.read.end).filter(|_| self.goes_on);
+        aborted_in(self.found.into_iter().chain(in_tail), &self.read)
     }
 }
 
@@ -91,6 +108,22 @@ mod tests {
         let producers = Bytes::new();
         let tail = SegmentTail { end: Offset(end), prefix_hash: 0, epochs, producers, aborted, open };
         SegmentIndex::parse(&writer.finish(tail).parts.concat()).expect("sound")
+    }
+
+    #[test]
+    fn segments_in_which_a_lone_transaction_stays_open_are_not_opened() {
+        let open = |first: u64| OpenTxn { first: Offset(first), producer: ProducerId(first) };
+        let mut search = AbortedSearch::new(Offset(0)..Offset(2));
+        assert!(!search.passes_over(Offset(4), Some(Offset(1))), "nothing is known before the first");
+        search.segment(&index(0, 4, vec![], vec![open(1), open(3)]));
+        // 3 begins after the read, and so do others that are open later.
+        assert!(search.goes_on() && search.passes_over(Offset(6), Some(Offset(1))));
+        assert!(search.passes_over(Offset(8), Some(Offset(1))));
+        assert!(!search.passes_over(Offset(10), Some(Offset(3))), "its marker is there");
+        let ended = AbortedTxn { marker: Offset(9), first: Offset(1), producer: ProducerId(1) };
+        search.segment(&index(8, 10, vec![ended], vec![open(3)]));
+        assert!(!search.goes_on());
+        assert_eq!(search.finish(&AbortedList::default()), [ended]);
     }
 
     proptest! {
@@ -144,10 +177,12 @@ mod tests {
                 if !search.goes_on() {
                     break;
                 }
-                let before = search.found.len();
-                let needed = segment.base() < read.end || search.seen.is_some();
+                prop_assert!(segment.base() < read.end || search.seen.is_some());
+                if search.passes_over(segment.end(), segment.open().first().map(|open| open.first)) {
+                    prop_assert!(segment.aborted().iter().all(|txn| !txn.bears_on(&read)), "it tells nothing");
+                    continue;
+                }
                 search.segment(segment);
-                prop_assert!(needed || search.found.len() > before);
             }
             prop_assert_eq!(search.finish(&tail), aborted_in(all, &read));
         }

@@ -1,27 +1,8 @@
 //! Settings of a consumer.
 
 use crate::backoff::Backoff;
+use crate::isolation::IsolationLevel;
 use millpond_log::{Offset, TimestampMs};
-use millpond_proto::v1;
-
-/// Which records a consumer sees. Kafka's `isolation.level`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IsolationLevel {
-    /// All that is committed to the log.
-    #[default]
-    ReadUncommitted,
-    /// Without records of transactions that are open or were aborted.
-    ReadCommitted,
-}
-
-impl IsolationLevel {
-    pub(super) fn on_the_wire(self) -> v1::Isolation {
-        match self {
-            IsolationLevel::ReadUncommitted => v1::Isolation::ReadUncommitted,
-            IsolationLevel::ReadCommitted => v1::Isolation::ReadCommitted,
-        }
-    }
-}
 
 /// What to do when the position does not exist: records were deleted, or never there. Kafka's `auto.offset.reset`.
 ///

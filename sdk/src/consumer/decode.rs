@@ -1,7 +1,7 @@
 //! From fetched batches to records: checksum, decompression, what to leave out. Pure.
 
-use super::config::IsolationLevel;
 use crate::error::Error;
+use crate::isolation::IsolationLevel;
 use crate::record::{ConsumerRecord, TopicPartition};
 use millpond_log::batch::{Batch, Records, TimestampType};
 use millpond_log::{LeaderEpoch, Offset, ProducerId};

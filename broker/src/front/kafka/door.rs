@@ -4,7 +4,9 @@ use super::connection::{Outcome, Service};
 use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
-use super::{coordinator, describe, epochs, fetch, groups, metadata, offsets, produce, producers, topics};
+use super::{
+    active_producers, coordinator, describe, epochs, fetch, groups, metadata, offsets, produce, producers, topics,
+};
 use crate::Broker;
 use crate::api::ApiError;
 use crate::metrics;
@@ -103,6 +105,9 @@ impl Door {
             }
             Body::DescribeTopicPartitions(request) => {
                 answer(envelope, async move { describe::topic_partitions(&broker, request) })
+            }
+            Body::DescribeProducers(request) => {
+                answer(envelope, async move { active_producers::answer(&broker, request).await })
             }
             Body::InitProducerId(request) => answer(envelope, async move { producers::answer(&broker, request).await }),
             Body::JoinGroup(request) => {

@@ -1,5 +1,6 @@
 //! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
 
+use super::active_producers::DescribeProducersRequest;
 use super::coordinator::FindCoordinatorRequest;
 use super::describe::{DescribeClusterRequest, DescribeTopicPartitionsRequest};
 use super::epochs::OffsetForLeaderEpochRequest;
@@ -77,6 +78,7 @@ table! {
     42 DeleteGroups 0..=2 flexible 2 groups::DeleteGroupsRequest;
     47 OffsetDelete 0..=0 flexible 1 groups::OffsetDeleteRequest;
     60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
+    61 DescribeProducers 0..=0 flexible 0 DescribeProducersRequest;
     68 ConsumerGroupHeartbeat 0..=1 flexible 0 groups::ConsumerGroupHeartbeatRequest;
     69 ConsumerGroupDescribe 0..=1 flexible 0 groups::ConsumerGroupDescribeRequest;
     75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;

@@ -237,7 +237,8 @@ impl Node {
         });
         let manifest = Arc::new(ManifestRoot::new(partition));
         let epochs = Arc::new(LeaderEpochs::default());
-        let view = PartitionView { visible: replica.visible(), manifest: Arc::clone(&manifest), epochs };
+        let (visible, aborted) = (replica.visible(), replica.aborted());
+        let view = PartitionView { visible, manifest: Arc::clone(&manifest), epochs, aborted };
         let (view, seen) = watch::channel(view);
         self.views.insert(partition, seen);
         let (reset_at, known_end) = (Some(Offset(0)), Offset(0));

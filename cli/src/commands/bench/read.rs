@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use crate::signals::Shutdown;
-use millpond_sdk::{Consumer, ConsumerConfig, StartAt};
+use millpond_sdk::{Consumer, ConsumerConfig, IsolationLevel, StartAt};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -51,7 +51,7 @@ pub(super) async fn run(args: Args, way: Way) -> Result<(), Failure> {
     let partitions = partitions(&client, &args.topic, args.partition).await?;
     let (from, until) = match way {
         Way::Consume => (StartAt::Latest, None),
-        Way::Replay => (StartAt::Earliest, Some(ends(&client, &partitions).await?)),
+        Way::Replay => (StartAt::Earliest, Some(ends(&client, &partitions, IsolationLevel::ReadUncommitted).await?)),
     };
     let mut left = Left::new(args.records, until);
     let config =

@@ -1,5 +1,7 @@
 //! The decoder against an independent encoder, in every version advertised, and against bytes that mean harm.
 
+mod transactions;
+
 use super::super::wire::REQUEST_ELEMENTS_MAX;
 use super::*;
 use bytes::{BufMut, BytesMut};

@@ -1,0 +1,281 @@
+//! A broker in this process, and logs with transactions in it whose outcomes the tests decide: they stand in for the coordinator.
+
+use super::super::Budget;
+use super::super::elsewhere::Place;
+use crate::api::{
+    ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation, NewTopic, OffsetSpec, Reader, TopicRef,
+};
+use crate::broker::Broker;
+use crate::catalog::PartitionHandle;
+use crate::clock;
+use crate::config::Config;
+use crate::partitions::messages::{Produce, ProduceSpans, ShardMsg};
+use crate::partitions::view::PartitionView;
+use crate::server::{Components, Running, start};
+use crate::wal::disk::RealDisk;
+use millpond_core::replica::{self, Appended, Input, VerificationToken, Verified};
+use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
+use millpond_log::codec::Codec;
+use millpond_log::transactions::{EndMarker, Marker, TxnOutcome};
+use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use millpond_metadata::clock::SystemClock;
+use millpond_metadata::embedded::Embedded;
+use millpond_metadata::keys::Keys;
+use object_store::memory::InMemory;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Nothing that a test waits for takes so long, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A broker on a disk, a metadata store and a bucket that outlive it.
+pub(super) struct World {
+    running: Running,
+    stop: CancellationToken,
+    components: Components,
+    config: Config,
+    topics: AtomicU64,
+    _dir: Arc<tempfile::TempDir>,
+}
+
+impl World {
+    pub(super) async fn start() -> World {
+        let dir = Arc::new(tempfile::tempdir().expect("a temporary folder"));
+        let mut config = Config::local(dir.path().to_owned());
+        for listener in [&mut config.grpc, &mut config.kafka[0].listener, &mut config.http] {
+            listener.bind = SocketAddr::from(([127, 0, 0, 1], 0));
+        }
+        (config.wal_file_bytes, config.wal_bytes) = (4 << 20, 64 << 20);
+        // What is cached is forgotten with the broker.
+        (config.tier_interval, config.cache_disk_bytes) = (Duration::from_millis(20), 0);
+        let components = Components {
+            metadata: Arc::new(Embedded::in_memory(Arc::new(SystemClock::start()))),
+            keys: Keys::for_cluster("tests"),
+            objects: Arc::new(InMemory::new()),
+            disk: Arc::new(RealDisk),
+        };
+        World::on(dir, config, components).await
+    }
+
+    async fn on(dir: Arc<tempfile::TempDir>, config: Config, components: Components) -> World {
+        let stop = CancellationToken::new();
+        let running = start(config.clone(), components.clone(), stop.clone()).await.expect("the broker comes up");
+        World { running, stop, components, config, topics: AtomicU64::new(0), _dir: dir }
+    }
+
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        self.running.ended().await.expect("it ends cleanly");
+    }
+
+    /// Another broker on what this one leaves.
+    pub(super) async fn restart(self) -> World {
+        let World { running, stop, components, config, _dir, .. } = self;
+        stop.cancel();
+        running.ended().await.expect("it ends cleanly");
+        World::on(_dir, config, components).await
+    }
+
+    /// Objects read from the bucket so far, by this broker.
+    pub(super) fn gets(&self) -> u64 {
+        let text = self.running.broker.metrics().text().expect("metrics can be read");
+        let read = |line: &str| -> Option<u64> {
+            let (name, value) = line.rsplit_once(' ')?;
+            let counted = name.starts_with("millpond_object_requests") && name.contains("operation=\"get\"");
+            if counted { value.parse::<f64>().ok().map(|value| value as u64) } else { None }
+        };
+        text.lines().filter_map(read).sum()
+    }
+
+    /// A new topic of one partition, with this `segment.ms`: tails of twice the age go up past what is stable.
+    pub(super) async fn topic(&self, segment_ms: &str) -> Log {
+        let name = format!("t{}", self.topics.fetch_add(1, Ordering::Relaxed));
+        let configs = BTreeMap::from([("segment.ms".to_owned(), segment_ms.to_owned())]);
+        let topic = NewTopic { name: name.clone(), partitions: Some(1), configs, ..Default::default() };
+        self.running.broker.create_topic(topic).await.expect("it is new");
+        self.find(&name).await
+    }
+
+    /// A topic that is there, once this broker leads it.
+    pub(super) async fn find(&self, name: &str) -> Log {
+        let broker = self.running.broker.clone();
+        let topic = TopicRef::Name(name.to_owned());
+        let leads = async {
+            loop {
+                if let Ok((_, handle)) = broker.inner().catalog.partition(&topic, 0)
+                    && let Some(local) = &handle.local
+                {
+                    let mut view = local.view.clone();
+                    view.wait_for(|view| view.visible.leads && view.visible.end_proven).await.expect("it stays");
+                    return handle;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let handle = tokio::time::timeout(PATIENCE, leads).await.expect("it is led");
+        let name = name.to_owned();
+        Log { broker, name, handle, asked: 0, open: BTreeSet::new(), sequences: BTreeMap::new() }
+    }
+}
+
+/// The one partition of a topic.
+pub(super) struct Log {
+    broker: Broker,
+    name: String,
+    handle: PartitionHandle,
+    /// Verifications that its leader asked for.
+    asked: u64,
+    open: BTreeSet<ProducerId>,
+    /// What each producer writes next: its epoch and sequence.
+    sequences: BTreeMap<ProducerId, (u16, i32)>,
+}
+
+impl Log {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn view(&self) -> PartitionView {
+        self.local().view.borrow().clone()
+    }
+
+    fn local(&self) -> &crate::catalog::Local {
+        self.handle.local.as_ref().expect("it is here")
+    }
+
+    fn topic(&self) -> TopicRef {
+        TopicRef::Name(self.name.clone())
+    }
+
+    /// Records of no transaction.
+    pub(super) async fn plain(&mut self, records: u64) {
+        self.append(batch(records, None)).await.expect("nothing is against it");
+    }
+
+    /// Records of a producer's transaction. Its first batch is verified by the test.
+    pub(super) async fn write(&mut self, producer: ProducerId, records: u64) {
+        let (epoch, sequence) = self.sequences.get(&producer).copied().unwrap_or_default();
+        let stamp = ProducerStamp { id: producer, epoch: ProducerEpoch(epoch), base_sequence: sequence };
+        let batch = batch(records, Some(stamp));
+        if self.open.insert(producer) {
+            let refused = self.append(batch.clone()).await.expect_err("rule X3: nobody has verified it");
+            assert!(refused.code != ErrorCode::InvalidProducerEpoch, "{refused}");
+            self.asked += 1;
+            let office = self.view().visible.epoch;
+            let verification = VerificationToken { office, number: self.asked };
+            let epoch_per_transaction = true;
+            let verified = Verified { producer, epoch: stamp.epoch, verification, epoch_per_transaction };
+            self.step(Input::Verified(verified));
+        }
+        self.append(batch).await.expect("it is verified");
+        let records = i32::try_from(records).expect("few");
+        self.sequences.insert(producer, (epoch, sequence + records));
+    }
+
+    /// Ends a producer's transaction.
+    pub(super) async fn end(&mut self, producer: ProducerId, outcome: TxnOutcome) {
+        assert!(self.open.remove(&producer), "it is open");
+        let (epoch, _) = self.sequences[&producer];
+        self.sequences.insert(producer, (epoch + 1, 0));
+        let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(1) };
+        let marker = Marker { producer, epoch: ProducerEpoch(epoch + 1), raised: true, end };
+        let (reply, answer) = oneshot::channel();
+        let partition = self.handle.id;
+        let sent = self.local().shard.send(ShardMsg::EndTransaction { partition, marker, reply });
+        sent.expect("the shard is there");
+        answer.await.expect("it answers").expect("the marker is appended");
+    }
+
+    fn step(&self, input: Input) {
+        let sent = self.local().shard.send(ShardMsg::Step { partition: self.handle.id, input });
+        sent.expect("the shard is there");
+    }
+
+    async fn append(&self, batch: Batch) -> Result<Appended, ApiError> {
+        let inner = self.broker.inner();
+        let room = inner.wal.reserve(batch.size()).expect("the WAL has room");
+        let size = u32::try_from(batch.size()).expect("it is small");
+        let memory = Arc::clone(&inner.produce_memory).acquire_many_owned(size).await.expect("it stays open");
+        let (reply, answer) = oneshot::channel();
+        let (partition, latest, acks) = (self.handle.id, TimestampMs(5), replica::Acks::All);
+        let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
+        let produce = Produce { partition, batch, latest, acks, room, memory, reply, spans };
+        self.local().shard.send(ShardMsg::Produce(produce)).expect("the shard is there");
+        answer.await.expect("it answers")
+    }
+
+    /// What may go to object storage is there when this returns: up to the last stable offset.
+    pub(super) async fn flush(&self) {
+        self.broker.flush_partition(&self.topic(), 0).await.expect("it is led here");
+    }
+
+    /// All that is committed is there when this returns: of an overdue tail (rule T1).
+    pub(super) async fn flush_past_stable(&self) {
+        let mut view = self.local().view.clone();
+        let all_is_there = view.wait_for(|view| view.manifest.tiered_end >= view.visible.hw);
+        tokio::time::timeout(PATIENCE, all_is_there).await.expect("the tail is overdue").expect("it stays");
+    }
+
+    pub(super) async fn latest(&self, isolation: Isolation) -> Offset {
+        let found = self.broker.list_offsets(&self.topic(), 0, None, OffsetSpec::Latest, isolation).await;
+        found.expect("it leads").expect("there is an end").offset
+    }
+
+    fn request(&self, offset: Offset, bytes_max: usize, bytes_min: usize, isolation: Isolation) -> FetchRequest {
+        let partition = FetchPartition {
+            topic: self.topic(),
+            partition: 0,
+            offset,
+            bytes_max,
+            current_leader_epoch: None,
+            last_fetched_epoch: None,
+            reader: Reader::Anywhere,
+        };
+        FetchRequest {
+            partitions: vec![partition],
+            bytes_max,
+            bytes_min,
+            wait_max: Duration::from_secs(30),
+            isolation,
+            scan: false,
+        }
+    }
+
+    /// One read of what is there.
+    pub(super) async fn fetch(&self, offset: Offset, bytes_max: usize, isolation: Isolation) -> FetchedPartition {
+        let mut answer = self.broker.fetch(self.request(offset, bytes_max, 0, isolation)).await;
+        answer.pop().expect("one partition, one answer")
+    }
+
+    /// A read of committed records that waits for some.
+    pub(super) fn waiting_fetch(&self, offset: Offset) -> JoinHandle<FetchedPartition> {
+        let (broker, request) = (self.broker.clone(), self.request(offset, 1 << 20, 1, Isolation::ReadCommitted));
+        tokio::spawn(async move { broker.fetch(request).await.pop().expect("one partition, one answer") })
+    }
+
+    /// A read of committed records as a broker makes it that holds no replica (rule F4).
+    pub(super) async fn fetch_elsewhere(&self, offset: Offset, bytes_max: usize) -> FetchedPartition {
+        let request = self.request(offset, bytes_max, 0, Isolation::ReadCommitted);
+        let place = Place { id: self.handle.id, epoch: self.handle.placement.epoch };
+        let budget = Budget { bytes: bytes_max, may_overshoot: true };
+        let deadline = clock::monotonic() + PATIENCE;
+        self.broker.read_elsewhere(&request, &request.partitions[0], place, budget, deadline).await
+    }
+}
+
+fn batch(records: u64, producer: Option<ProducerStamp>) -> Batch {
+    let mut builder = BatchBuilder::new(Codec::None);
+    if let Some(stamp) = producer {
+        builder = builder.producer(stamp).transactional();
+    }
+    for _ in 0..records {
+        builder.push(NewRecord { timestamp: TimestampMs(5), key: None, value: Some(b"value"), headers: &[] });
+    }
+    builder.build()
+}
