@@ -1,5 +1,6 @@
 //! Answers, in every version advertised, as an independent decoder reads them.
 
+mod groups;
 mod transactions;
 
 use super::super::describe::{
@@ -22,8 +23,6 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion};
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{Batch, TimestampMs, TopicId};
-
-mod groups;
 
 const ID: TopicId = TopicId(0x0f8f_ad5b_d9cb_469f_a165_7086_7728_950e);
 
