@@ -3,7 +3,6 @@
 //! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
 mod acceptance;
-mod active_producers;
 mod alive;
 pub mod api;
 pub mod broker;
@@ -20,6 +19,7 @@ mod fetch;
 mod fleet;
 pub mod front;
 mod gc;
+mod hanging;
 mod identity;
 mod leaders;
 mod levels;
@@ -28,6 +28,7 @@ mod loss;
 mod manifest_refresh;
 mod manifests;
 mod mark;
+mod marks;
 mod metered;
 mod metrics;
 mod moves;
@@ -52,6 +53,7 @@ pub mod telemetry;
 mod tier;
 mod tiered;
 mod topics;
+mod transactions;
 mod unclean;
 pub mod wal;
 

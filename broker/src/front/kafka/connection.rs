@@ -170,8 +170,10 @@ async fn read_requests(
             return End::Frame(error.into());
         }
         let mut answer_permit = acquire(&answers, 0).await;
+        let mut waiting_bytes = None;
         let outcome = match decode_request(frame) {
             Ok(request) => {
+                waiting_bytes = request.waiting_bytes(size);
                 answer_permit.merge(acquire(&answers, request.answer_bytes_max().min(limits.answer_bytes_max)).await);
                 service.begin(request).await
             }
@@ -180,12 +182,11 @@ async fn read_requests(
                 None => return End::Request(error),
             },
         };
-        let permits = Permits {
-            _request: request_permit,
-            _share: share_permit,
-            _answer: answer_permit,
-            _frame: arriving.arrived(),
-        };
+        let mut held = arriving.arrived();
+        if let Some(bytes) = waiting_bytes {
+            held.shrink(bytes);
+        }
+        let permits = Permits { _request: request_permit, _share: share_permit, _answer: answer_permit, _frame: held };
         if begun.send(UnderWay { outcome, permits }).is_err() {
             // Sending has ended, and `run` knows why.
             return End::Shutdown;
