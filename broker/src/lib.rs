@@ -21,6 +21,7 @@ pub mod front;
 mod gc;
 mod hanging;
 mod identity;
+mod lag;
 mod leaders;
 mod levels;
 mod listeners;

@@ -1,5 +1,6 @@
 //! The partitions this broker holds: their shards, and the views that readers see.
 
+pub(crate) mod ends;
 pub(crate) mod links;
 pub(crate) mod messages;
 pub(crate) mod recovery;

@@ -5,6 +5,7 @@
 
 mod caller;
 mod cursors;
+mod ends;
 mod lane;
 mod meters;
 mod proof;

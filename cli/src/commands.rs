@@ -8,6 +8,7 @@ mod consume;
 mod deliveries;
 mod demo;
 mod dev;
+mod group;
 mod man;
 mod partition;
 mod produce;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Topic(topic::Args),
     /// Repair single partitions
     Partition(partition::Args),
+    /// Look at consumer groups, their lag and their offsets
+    Group(group::Args),
     /// Write records, one for each line of input
     Produce(produce::Args),
     /// Read records and print them
@@ -52,6 +55,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
         Command::Broker(args) => client(broker::run(*args)),
         Command::Topic(args) => client(topic::run(args)),
         Command::Partition(args) => client(partition::run(args)),
+        Command::Group(args) => client(group::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Calls are tried again, up to `ClientConfig::api_timeout`, when that is known to be harmless.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    client: Client,
+    pub(crate) client: Client,
 }
 
 /// A topic to create. `NewTopic::new(name)` takes the brokers' defaults.

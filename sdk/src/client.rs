@@ -314,7 +314,7 @@ impl Client {
         }
     }
 
-    async fn call_once<T, F>(&self, address: String, call: impl Fn(Channel) -> F) -> Result<T, Error>
+    pub(crate) async fn call_once<T, F>(&self, address: String, call: impl Fn(Channel) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -363,7 +363,7 @@ impl Client {
     }
 
     /// How long to pause after an error; `None` if it is final or the deadline would pass.
-    fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
+    pub(crate) fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
         let backoff = self.inner.config.retry_backoff.pause(failures, rand::random());
         let pause = error.retry_after.map_or(backoff, |asked| asked.max(backoff));
         (error.retriable && Instant::now() + pause < deadline).then_some(pause)

@@ -24,6 +24,7 @@ mod connection;
 mod consumer;
 mod description;
 mod error;
+mod groups;
 mod isolation;
 mod leader;
 mod metadata;
@@ -40,6 +41,7 @@ pub use description::{
     PartitionStatus, TopicDescription,
 };
 pub use error::Error;
+pub use groups::{GroupDescription, GroupKind, GroupMember, ListedGroup, OffsetToCommit, PartitionLag};
 pub use isolation::IsolationLevel;
 pub use millpond_log::batch::{Header, TimestampType};
 pub use millpond_log::codec::Codec;

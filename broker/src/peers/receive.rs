@@ -3,6 +3,7 @@
 //! A stream is one state machine that the transport pulls: a leader that does not read its answers stops us from reading its pushes,
 //! and a disk that is slow stops the leader, through the window. Nothing is dropped silently.
 
+use super::ends::ENDS_MAX;
 use super::meters::Window;
 use super::wishes::WISHES_MAX;
 use super::{FRAME_BYTES, Shared, suspect, transactions, wire};
@@ -106,6 +107,18 @@ impl Replication for ReplicationService {
             replica: Some(wire::replica_out(session.rid, session.inc)),
             held: held.into_iter().map(|(partition, holds)| wire::held_out(partition, holds)).collect(),
         }))
+    }
+
+    async fn ends(&self, request: Request<proto::EndsRequest>) -> Result<Response<proto::EndsResponse>, Status> {
+        proven(&request)?;
+        let asked = request.into_inner().wanted;
+        if asked.len() > ENDS_MAX {
+            return Err(Status::invalid_argument(format!("at most {ENDS_MAX} partitions at once")));
+        }
+        let wanted: Result<Arc<[_]>, _> = asked.iter().map(wire::end_wanted_in).collect();
+        let wanted = wanted.map_err(|nonsense| Status::invalid_argument(nonsense.to_string()))?;
+        let ends = self.shared.ends(wanted).await.ok_or_else(no_session)?;
+        Ok(Response::new(proto::EndsResponse { ends: ends.iter().map(wire::end_out).collect() }))
     }
 
     async fn transfer(

@@ -1,6 +1,7 @@
 //! Between the messages of `millpond.internal.v1` and the vocabulary of replicas. What was read is the world: whatever a replica
 //! or the WAL relies on is checked here, and what does not hold is an error. It decides nothing.
 
+use crate::partitions::ends::{End, EndWanted};
 use crate::partitions::links::Answer;
 use bytes::Bytes;
 use millpond_core::election::Holds;
@@ -178,6 +179,37 @@ pub(super) fn held_out(partition: PartitionId, holds: Holds) -> proto::Held {
         high_watermark: holds.hw.0,
         known_end: holds.known_end.0,
     }
+}
+
+pub(super) fn end_wanted_out(wanted: &EndWanted) -> proto::EndWanted {
+    let EndWanted { partition, position } = *wanted;
+    proto::EndWanted { topic: topic_out(partition.topic), partition: partition.index, position: position.0 }
+}
+
+pub(super) fn end_wanted_in(wanted: &proto::EndWanted) -> Read<EndWanted> {
+    let partition = partition_in(&wanted.topic, wanted.partition)?;
+    Ok(EndWanted { partition, position: offset(wanted.position)? })
+}
+
+pub(super) fn end_out((partition, end): &(PartitionId, End)) -> proto::End {
+    proto::End {
+        topic: topic_out(partition.topic),
+        partition: partition.index,
+        log_start: end.log_start.0,
+        high_watermark: end.high_watermark.0,
+        last_stable: end.last_stable.0,
+        appended_ms: end.appended.map(|appended| appended.0),
+    }
+}
+
+pub(super) fn end_in(end: &proto::End) -> Read<(PartitionId, End)> {
+    let found = End {
+        log_start: offset(end.log_start)?,
+        high_watermark: offset(end.high_watermark)?,
+        last_stable: offset(end.last_stable)?,
+        appended: end.appended_ms.map(TimestampMs),
+    };
+    Ok((partition_in(&end.topic, end.partition)?, found))
 }
 
 pub(super) fn wish_out(partition: PartitionId, wish: &Transfer) -> proto::Handover {

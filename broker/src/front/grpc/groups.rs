@@ -1,8 +1,10 @@
 //! The service `millpond.v1.Groups`: each call is one request to the coordinator of a group.
 
+use super::convert;
 use super::status::{malformed, status};
 use crate::Broker;
 use crate::api::ApiError;
+use crate::lag::PartitionLag;
 use millpond_core::groups::{self, Answer, Members, Request as Ask};
 use millpond_core::records::groups::{ClassicMemberRecord, Client, MemberRecord};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId};
@@ -145,6 +147,14 @@ impl v1::groups_server::Groups for GroupsService {
         Ok(Response::new(v1::DescribeGroupResponse { group, epoch, assignor, members }))
     }
 
+    async fn lag(&self, request: Request<v1::LagRequest>) -> Result<Response<v1::LagResponse>, Status> {
+        let v1::LagRequest { group, isolation } = request.into_inner();
+        let isolation = convert::isolation(isolation).map_err(|error| status(&error))?;
+        let lags = self.broker.counted("Lag", self.broker.group_lag(&group, isolation).await);
+        let lags = lags.map_err(|error| status(&error))?;
+        Ok(Response::new(v1::LagResponse { partitions: lags.into_iter().map(partition_lag).collect() }))
+    }
+
     async fn delete_group(
         &self,
         request: Request<v1::DeleteGroupRequest>,
@@ -217,6 +227,20 @@ fn fetched_offset((id, fetched): groups::Fetched) -> v1::FetchedOffset {
             error: String::new(),
         },
         Err(code) => v1::FetchedOffset { partition: place, error: code.name().to_owned(), ..Default::default() },
+    }
+}
+
+fn partition_lag(lag: PartitionLag) -> v1::PartitionLag {
+    let PartitionLag { partition: id, topic, member, offset, log_start, end, lag } = lag;
+    v1::PartitionLag {
+        partition: Some(partition(id)),
+        topic,
+        offset: offset.map(|offset| offset.0),
+        log_start: log_start.map(|offset| offset.0),
+        end: end.map(|offset| offset.0),
+        lag: lag.offsets,
+        waited_ms: lag.waited_ms,
+        member: member.map(|member| member.to_string()),
     }
 }
 

@@ -36,6 +36,7 @@ const CALLS: &[&str] = &[
     "ForgetBroker",
     "Heartbeat",
     "InitProducer",
+    "Lag",
     "InitTransactions",
     "ListGroups",
     "ListOffsets",

@@ -1,0 +1,95 @@
+//! Where a partition that is led here begins and ends, and since when what a reader has not read yet waits for it. Of what is at hand:
+//! views, the WAL's index, the manifest's own entries. Reads no disk and no bucket, so that it can be asked of thousands at once.
+
+use millpond_core::replica::Visible;
+use millpond_log::manifest::ManifestRoot;
+use millpond_log::{Offset, PartitionId, TimestampMs};
+
+/// What is asked of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndWanted {
+    pub(crate) partition: PartitionId,
+    /// The next offset that a reader will read.
+    pub(crate) position: Offset,
+}
+
+/// What its leader answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) log_start: Offset,
+    pub(crate) high_watermark: Offset,
+    pub(crate) last_stable: Offset,
+    /// When the batch with the first record at or after the position was appended. Of a tiered one: when the last batch of its segment
+    /// was, or of what an older manifest tells of, so that it may be later than it was, and never earlier. `None` if there is no such
+    /// record, or it is not known.
+    pub(crate) appended: Option<TimestampMs>,
+}
+
+/// The answer, from what is visible; `None` unless this replica leads and its end is proven (rules R11, F3). `in_wal` tells when the batch
+/// with an offset was appended that the WAL holds.
+pub(crate) fn end_of(
+    visible: &Visible,
+    manifest: &ManifestRoot,
+    position: Offset,
+    in_wal: impl FnOnce(Offset) -> Option<TimestampMs>,
+) -> Option<End> {
+    if !visible.leads || !visible.end_proven {
+        return None;
+    }
+    // What was deleted waits for nobody.
+    let first = position.max(visible.log_start);
+    let appended = match () {
+        () if first >= visible.hw => None,
+        () if first >= visible.tiered_end => in_wal(first),
+        () => tiered(manifest, first),
+    };
+    let Visible { log_start, hw, lso, .. } = *visible;
+    Some(End { log_start, high_watermark: hw, last_stable: lso, appended })
+}
+
+fn tiered(manifest: &ManifestRoot, offset: Offset) -> Option<TimestampMs> {
+    let rolled = manifest.rolled().iter().map(|rolled| (rolled.end, rolled.totals.max_append_time));
+    let entries = manifest.entries().iter().map(|entry| (entry.end, entry.max_append_time));
+    rolled.chain(entries).find(|(end, _)| *end > offset).map(|(_, appended)| appended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_log::{LeaderEpoch, TopicId};
+
+    fn visible() -> Visible {
+        Visible {
+            epoch: LeaderEpoch(3),
+            leads: true,
+            log_start: Offset(10),
+            tiered_end: Offset(10),
+            hw: Offset(50),
+            lso: Offset(40),
+            end: Offset(60),
+            end_proven: true,
+        }
+    }
+
+    fn ask(visible: &Visible, position: u64) -> Option<End> {
+        let manifest = ManifestRoot::new(PartitionId { topic: TopicId(1), index: 0 });
+        end_of(visible, &manifest, Offset(position), |offset| {
+            Some(TimestampMs(1_000 + i64::try_from(offset.0).expect("small")))
+        })
+    }
+
+    #[test]
+    fn only_a_leader_whose_end_is_proven_says_where_it_ends() {
+        assert!(ask(&visible(), 0).is_some());
+        assert_eq!(ask(&Visible { leads: false, ..visible() }, 0), None);
+        assert_eq!(ask(&Visible { end_proven: false, ..visible() }, 0), None, "rule R11");
+    }
+
+    #[test]
+    fn what_waits_begins_at_the_first_record_that_is_there_and_ends_with_what_is_committed() {
+        let appended = |position| ask(&visible(), position).expect("it leads").appended.map(|time| time.0);
+        assert_eq!(appended(20), Some(1_020));
+        assert_eq!(appended(0), Some(1_010), "what was deleted waits for nobody");
+        assert_eq!((appended(50), appended(55), appended(99)), (None, None, None), "nothing that is committed waits");
+    }
+}
