@@ -18,7 +18,7 @@ use crate::api::{ApiError, CurrentLeader};
 use crate::broker::Broker;
 use machine::{Machine, Message};
 use millpond_core::coordinators::shard_of;
-use millpond_core::groups::{Answer, GroupLimits, Listed, Request};
+use millpond_core::groups::{Answer, GroupLimits, Listed, Request, Topics};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::Image;
@@ -219,6 +219,11 @@ impl Broker {
             let message = "nobody coordinates the group yet; try again";
             ApiError::new(ErrorCode::CoordinatorNotAvailable, message)
         })
+    }
+
+    /// The topics that are served, by name and by id, as coordinators know them.
+    pub(crate) fn group_topics(&self) -> Arc<Topics> {
+        Arc::clone(&self.inner().coordinators.world.borrow().topics)
     }
 
     /// The owner of a shard, as far as is known, and how it is reached.

@@ -12,6 +12,7 @@ mod door;
 mod epochs;
 mod fetch;
 mod frame;
+mod groups;
 mod leaders;
 mod metadata;
 mod offsets;
@@ -22,6 +23,7 @@ pub(crate) mod properties;
 mod request;
 mod throttle;
 mod topics;
+mod transactions;
 mod versions;
 mod wire;
 
@@ -144,7 +146,7 @@ async fn serve_one(
     (local, peer): (Option<SocketAddr>, SocketAddr),
     stop: CancellationToken,
 ) {
-    let door = Door::new(broker.clone(), listener);
+    let door = Door::new(broker.clone(), listener, peer);
     let budget = &broker.inner().budget;
     let frame_bytes_max = LIMITS.frame_bytes_max.min(budget.large_requests.bytes());
     let limits = Limits { frame_bytes_max, ..LIMITS };

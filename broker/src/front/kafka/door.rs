@@ -4,22 +4,32 @@ use super::connection::{Outcome, Service};
 use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
-use super::{active_producers, coordinator, describe, epochs, fetch, metadata, offsets, produce, producers, topics};
+use super::{
+    active_producers, coordinator, describe, epochs, fetch, groups, metadata, offsets, produce, producers, topics,
+    transactions,
+};
 use crate::Broker;
 use crate::api::ApiError;
 use crate::metrics;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use groups::Turns;
+use millpond_core::records::groups::Client;
 use millpond_log::ErrorCode;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tracing::Instrument;
 
-/// The broker, behind the Kafka protocol.
+/// The broker, behind the Kafka protocol, for one connection.
 #[derive(Clone)]
 pub(super) struct Door {
     broker: Broker,
     /// Name of the listener that the client came in by.
     listener: Arc<str>,
+    /// Where the client is.
+    peer: SocketAddr,
+    /// Requests about groups are carried out one after the other.
+    turns: Turns,
 }
 
 /// What an answer takes over from its request.
@@ -41,11 +51,16 @@ impl Envelope {
 }
 
 impl Door {
-    pub(super) fn new(broker: Broker, listener: Arc<str>) -> Door {
-        Door { broker, listener }
+    pub(super) fn new(broker: Broker, listener: Arc<str>, peer: SocketAddr) -> Door {
+        Door { broker, listener, peer, turns: Turns::default() }
     }
 
-    async fn dispatch(&self, envelope: Envelope, body: Body) -> BoxFuture<'static, Outcome> {
+    /// Who asks, as groups note it of their members.
+    fn client(&self, id: Option<&str>) -> Client {
+        Client { id: id.unwrap_or_default().to_owned(), host: self.peer.ip().to_canonical().to_string() }
+    }
+
+    async fn dispatch(&self, envelope: Envelope, client_id: Option<&str>, body: Body) -> BoxFuture<'static, Outcome> {
         let (broker, listener) = (self.broker.clone(), Arc::clone(&self.listener));
         let version = envelope.version;
         // No catch-all: a request in the table without a handler does not build.
@@ -71,7 +86,9 @@ impl Door {
             Body::Metadata(request) => {
                 answer(envelope, async move { metadata::answer(&broker, &listener, version, request).await })
             }
-            Body::FindCoordinator(request) => answer(envelope, std::future::ready(coordinator::answer(request))),
+            Body::FindCoordinator(request) => {
+                answer(envelope, async move { coordinator::answer(&broker, &listener, version, request) })
+            }
             Body::ApiVersions(request) => {
                 tracing::debug!(
                     name = request.client_software_name,
@@ -90,11 +107,82 @@ impl Door {
             Body::DescribeTopicPartitions(request) => {
                 answer(envelope, async move { describe::topic_partitions(&broker, request) })
             }
+            Body::AddPartitionsToTxn(request) => {
+                answer(envelope, async move { transactions::add_partitions(&broker, version, request).await })
+            }
+            Body::AddOffsetsToTxn(request) => {
+                answer(envelope, async move { transactions::add_offsets(&broker, version, request).await })
+            }
+            Body::EndTxn(request) => {
+                answer(envelope, async move { transactions::end(&broker, version, request).await })
+            }
+            Body::TxnOffsetCommit(request) => {
+                answer(envelope, async move { transactions::commit(&broker, version, request).await })
+            }
+            Body::WriteTxnMarkers(request) => {
+                answer(envelope, async move { transactions::write_markers(&broker, request).await })
+            }
+            Body::DescribeTransactions(request) => {
+                answer(envelope, async move { transactions::describe(&broker, request).await })
+            }
+            Body::ListTransactions(request) => {
+                answer(envelope, async move { transactions::list(&broker, request).await })
+            }
             Body::DescribeProducers(request) => {
                 answer(envelope, async move { active_producers::answer(&broker, request).await })
             }
-            Body::InitProducerId(request) => answer(envelope, async move { producers::answer(&broker, request).await }),
+            Body::InitProducerId(request) => {
+                answer(envelope, async move { producers::answer(&broker, version, request).await })
+            }
+            Body::JoinGroup(request) => {
+                let client = self.client(client_id);
+                self.in_turn(envelope, async move { groups::join(&broker, version, client, request).await })
+            }
+            Body::SyncGroup(request) => {
+                self.in_turn(envelope, async move { groups::sync(&broker, version, request).await })
+            }
+            Body::Heartbeat(request) => {
+                self.in_turn(envelope, async move { groups::heartbeat(&broker, request).await })
+            }
+            Body::LeaveGroup(request) => {
+                self.in_turn(envelope, async move { groups::leave(&broker, version, request).await })
+            }
+            Body::OffsetCommit(request) => {
+                self.in_turn(envelope, async move { groups::commit(&broker, version, request).await })
+            }
+            Body::OffsetFetch(request) => {
+                self.in_turn(envelope, async move { groups::fetch(&broker, version, request).await })
+            }
+            Body::OffsetDelete(request) => {
+                self.in_turn(envelope, async move { groups::delete_offsets(&broker, request).await })
+            }
+            Body::ConsumerGroupHeartbeat(request) => {
+                let client = self.client(client_id);
+                self.in_turn(
+                    envelope,
+                    async move { groups::consumer_heartbeat(&broker, version, client, request).await },
+                )
+            }
+            Body::DescribeGroups(request) => {
+                self.in_turn(envelope, async move { groups::describe_groups(&broker, version, request).await })
+            }
+            Body::ConsumerGroupDescribe(request) => {
+                self.in_turn(envelope, async move { groups::describe_consumer_groups(&broker, request).await })
+            }
+            Body::ListGroups(request) => self.in_turn(envelope, async move { groups::list(&broker, request).await }),
+            Body::DeleteGroups(request) => {
+                self.in_turn(envelope, async move { groups::delete_groups(&broker, request).await })
+            }
         }
+    }
+
+    /// An answer that is worked on once those to earlier requests about groups are made.
+    fn in_turn<T: ToWire + Send + 'static>(
+        &self,
+        envelope: Envelope,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> BoxFuture<'static, Outcome> {
+        answer(envelope, self.turns.take().run(body))
     }
 }
 
@@ -110,7 +198,8 @@ impl Service for Door {
             client = client_id.as_deref(),
             otel.kind = "server"
         );
-        let begun = self.dispatch(Envelope { api, version, correlation_id }, body).instrument(span.clone()).await;
+        let envelope = Envelope { api, version, correlation_id };
+        let begun = self.dispatch(envelope, client_id.as_deref(), body).instrument(span.clone()).await;
         begun.instrument(span).boxed()
     }
 
@@ -130,7 +219,7 @@ fn answer<T: ToWire>(
 
 fn supported(error: Option<ErrorCode>) -> ApiVersionsResponse {
     let error_code = error.map_or(0, ErrorCode::kafka);
-    ApiVersionsResponse { error_code, api_keys: Api::advertised(), throttle_time_ms: 0 }
+    ApiVersionsResponse { error_code, api_keys: Api::advertised(), ..ApiVersionsResponse::with_features() }
 }
 
 #[cfg(test)]

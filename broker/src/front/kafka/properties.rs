@@ -45,10 +45,16 @@ pub fn kafka_request_seeds() -> Vec<Seed> {
     let fetch = b"\xff\xff\xff\xff\0\0\x01\xf4\0\0\0\x01\0\x10\0\0\0\
         \0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0\x4d\0\0\x10\0";
     let produce = b"\xff\xff\xff\xff\0\0\x05\xdc\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\x03\0\0\0\x05batch";
+    let join = b"\0\x01g\0\0\x17\x70\0\0\x17\x70\0\x01m\0\x01i\0\x08consumer\0\0\0\x01\0\x05range\0\0\0\x03sub";
+    let commit = b"\x02g\0\0\0\x07\x02m\0\x020123456789abcdef\x02\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\x03\x02x\0\0\0";
+    let owned = b"\x02g\x02m\0\0\0\x07\0\0\0\0\0\x09\x02\x02t\x03^t\0\x020123456789abcdef\x02\0\0\0\x01\0\0";
     let short_names = [&[0xc9, 0x01][..], &[2, b'a', 0].repeat(200), &[1, 0, 0, 0]].concat();
     let no_names = [&[0xad, 0x02][..], &[0, 0].repeat(300), &[1, 0, 0, 0]].concat();
     seeds.push(("Fetch-topic".to_owned(), frame(Api::Fetch, 4, fetch)));
     seeds.push(("Produce-topic".to_owned(), frame(Api::Produce, 3, produce)));
+    seeds.push(("JoinGroup-member".to_owned(), frame(Api::JoinGroup, 5, join)));
+    seeds.push(("OffsetCommit-topic-id".to_owned(), frame(Api::OffsetCommit, 10, commit)));
+    seeds.push(("ConsumerGroupHeartbeat-owned".to_owned(), frame(Api::ConsumerGroupHeartbeat, 1, owned)));
     seeds.push(("Metadata-short-names".to_owned(), frame(Api::Metadata, 9, &short_names)));
     // A name may be null here: 2 bytes for a topic that takes 48.
     seeds.push(("refused-no-names".to_owned(), frame(Api::Metadata, 9, &no_names)));

@@ -5,11 +5,13 @@ use super::coordinator::FindCoordinatorRequest;
 use super::describe::{DescribeClusterRequest, DescribeTopicPartitionsRequest};
 use super::epochs::OffsetForLeaderEpochRequest;
 use super::fetch::{self, FetchRequest};
+use super::groups;
 use super::metadata::MetadataRequest;
 use super::offsets::ListOffsetsRequest;
 use super::produce::ProduceRequest;
 use super::producers::InitProducerIdRequest;
 use super::topics::{CreateTopicsRequest, DeleteTopicsRequest};
+use super::transactions;
 use super::versions::{ApiVersion, ApiVersionsRequest};
 use super::wire::{FromWire, Malformed, Reader};
 use bytes::{Buf, Bytes};
@@ -60,14 +62,33 @@ table! {
     1 Fetch 4..=17 flexible 12 FetchRequest;
     2 ListOffsets 1..=10 flexible 6 ListOffsetsRequest;
     3 Metadata 0..=13 flexible 9 MetadataRequest;
+    8 OffsetCommit 2..=10 flexible 8 groups::OffsetCommitRequest;
+    9 OffsetFetch 1..=10 flexible 6 groups::OffsetFetchRequest;
     10 FindCoordinator 0..=6 flexible 3 FindCoordinatorRequest;
+    11 JoinGroup 0..=9 flexible 6 groups::JoinGroupRequest;
+    12 Heartbeat 0..=4 flexible 4 groups::HeartbeatRequest;
+    13 LeaveGroup 0..=5 flexible 4 groups::LeaveGroupRequest;
+    14 SyncGroup 0..=5 flexible 4 groups::SyncGroupRequest;
+    15 DescribeGroups 0..=6 flexible 5 groups::DescribeGroupsRequest;
+    16 ListGroups 0..=5 flexible 3 groups::ListGroupsRequest;
     18 ApiVersions 0..=4 flexible 3 ApiVersionsRequest;
     19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
     22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
     23 OffsetForLeaderEpoch 2..=4 flexible 4 OffsetForLeaderEpochRequest;
+    24 AddPartitionsToTxn 0..=5 flexible 3 transactions::AddPartitionsToTxnRequest;
+    25 AddOffsetsToTxn 0..=4 flexible 3 transactions::AddOffsetsToTxnRequest;
+    26 EndTxn 0..=5 flexible 3 transactions::EndTxnRequest;
+    27 WriteTxnMarkers 1..=1 flexible 1 transactions::WriteTxnMarkersRequest;
+    28 TxnOffsetCommit 0..=5 flexible 3 transactions::TxnOffsetCommitRequest;
+    42 DeleteGroups 0..=2 flexible 2 groups::DeleteGroupsRequest;
+    47 OffsetDelete 0..=0 flexible 1 groups::OffsetDeleteRequest;
     60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
     61 DescribeProducers 0..=0 flexible 0 DescribeProducersRequest;
+    65 DescribeTransactions 0..=0 flexible 0 transactions::DescribeTransactionsRequest;
+    66 ListTransactions 0..=2 flexible 0 transactions::ListTransactionsRequest;
+    68 ConsumerGroupHeartbeat 0..=1 flexible 0 groups::ConsumerGroupHeartbeatRequest;
+    69 ConsumerGroupDescribe 0..=1 flexible 0 groups::ConsumerGroupDescribeRequest;
     75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;
 }
 
@@ -140,6 +161,14 @@ impl Request {
             Body::Fetch(request) => fetch::answer_bytes_max(request.max_bytes),
             _ => 0,
         }
+    }
+
+    /// Bytes that the request is worth while it waits, of a frame of so many: what waits for other members takes no more than it
+    /// has to from those who would answer at once. `None` for all that was taken.
+    pub(super) fn waiting_bytes(&self, frame: usize) -> Option<usize> {
+        /// The frame, and what its names and the coordinator's copy of its bytes take.
+        const GROWTH: usize = 4;
+        matches!(self.body, Body::JoinGroup(_) | Body::SyncGroup(_)).then(|| frame.saturating_mul(GROWTH))
     }
 }
 

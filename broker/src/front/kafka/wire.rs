@@ -206,6 +206,13 @@ impl FromWire for Option<Bytes> {
     }
 }
 
+impl ToWire for Bytes {
+    fn write(&self, w: &mut Writer) {
+        w.put_len(Some(self.len()), true);
+        w.put_shared(self);
+    }
+}
+
 impl<T: FromWire> FromWire for Option<Vec<T>> {
     fn read(r: &mut Reader) -> Result<Option<Vec<T>>, Malformed> {
         let Some(len) = r.len(true)? else { return Ok(None) };
@@ -424,7 +431,7 @@ macro_rules! message {
     ($(#[$attribute:meta])* $name:ident { $($field:ident: $ty:ty $(= $default:expr)? => $range:expr,)* }) => {
         $(#[$attribute])*
         #[derive(Clone, Debug)]
-        pub(super) struct $name { $(pub(super) $field: $ty,)* }
+        pub(in crate::front::kafka) struct $name { $(pub(in crate::front::kafka) $field: $ty,)* }
 
         impl Default for $name {
             fn default() -> $name {

@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-async fn run(program: &Path, arguments: &[&str], input: &[u8]) -> Output {
+pub(crate) async fn run(program: &Path, arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())

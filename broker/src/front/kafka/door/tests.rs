@@ -1,8 +1,8 @@
 //! Answers, in every version advertised, as an independent decoder reads them.
 
+mod groups;
 mod transactions;
 
-use super::super::coordinator::FindCoordinatorRequest;
 use super::super::describe::{
     ClusterBroker, DescribeClusterResponse, DescribeTopicPartitionsResponse, DescribedPartition, DescribedTopic,
     NextCursor,
@@ -322,23 +322,6 @@ fn deleted_topics_are_read() {
 }
 
 #[test]
-fn the_lack_of_coordinators_is_read() {
-    for (key_type, code) in [(0, 15), (1, 35)] {
-        let keys = vec!["g".to_owned(), "h".to_owned()];
-        let asked = FindCoordinatorRequest { key: "g".to_owned(), key_type, keys };
-        check(Api::FindCoordinator, &coordinator::answer(asked), |version, read: theirs::FindCoordinatorResponse| {
-            if version < 4 {
-                assert_eq!((read.error_code, read.node_id.0, read.port), (code, -1, -1), "version {version}");
-                assert_eq!(read.error_message.is_some_and(|message| !message.is_empty()), version >= 1);
-            }
-            let each = read.coordinators.iter().map(|found| (found.key.as_str(), found.error_code, found.node_id.0));
-            let expected = [("g", code, -1), ("h", code, -1)];
-            assert!(each.eq(expected.into_iter().take(if version < 4 { 0 } else { 2 })));
-        });
-    }
-}
-
-#[test]
 fn producer_identities_are_read() {
     let answer = InitProducerIdResponse { throttle_time_ms: 1, error_code: 2, producer_id: 3, producer_epoch: 4 };
     check(Api::InitProducerId, &answer, |_, read: theirs::InitProducerIdResponse| {
@@ -353,6 +336,13 @@ fn the_list_of_versions_is_read() {
         assert_eq!(listed, Api::ALL.iter().map(|&api| api as i16).collect::<Vec<_>>(), "version {version}");
         let produce = &read.api_keys[0];
         assert_eq!((produce.api_key, produce.min_version), (0, 0), "case A3");
+        let finalized = read.finalized_features.iter();
+        let finalized = finalized.map(|one| (one.name.as_str(), one.min_version_level, one.max_version_level));
+        assert!(finalized.eq((version >= 3).then_some(("transaction.version", 2, 2))), "version {version}");
+        assert_eq!(read.finalized_features_epoch, if version >= 3 { 0 } else { -1 });
+        let supported = read.supported_features.iter();
+        let supported = supported.map(|one| (one.name.as_str(), one.min_version, one.max_version));
+        assert!(supported.eq((version >= 4).then_some(("transaction.version", 0, 2))), "version {version}");
     });
     // Case A2: no tag byte after the correlation id; error, compact length, entries that end in an empty tag buffer.
     let bytes = sealed(Api::ApiVersions, 3, &supported(None));

@@ -11,6 +11,8 @@ use millpond_log::TopicId;
 use millpond_log::testing::memory;
 use proptest::prelude::*;
 
+mod groups;
+
 const CORRELATION: i32 = 0x0102_0304;
 const ID: u128 = 0x0f8f_ad5b_d9cb_469f_a165_7086_7728_950e;
 
@@ -37,11 +39,11 @@ fn frame<T: Encodable + HeaderVersion>(api: Api, version: i16, body: &T) -> Byte
 /// Decodes in every version advertised; nothing is left over, and the body is what `seen` says.
 fn check<T: Encodable + HeaderVersion>(api: Api, body: impl Fn(i16) -> T, seen: impl Fn(i16, Body)) {
     let (min, max) = api.versions();
+    // Their crate does not carry what is refused anyway; `produce_versions_that_are_refused_are_decoded` does.
+    let min = if api == Api::Produce { 3 } else { min };
+    // Nor what is by topic id; `offsets_of_topics_by_id_are_read` does.
+    let max = if matches!(api, Api::OffsetCommit | Api::OffsetFetch) { max - 1 } else { max };
     for version in min..=max {
-        if api == Api::Produce && version < 3 {
-            // Their crate does not carry what is refused anyway; `produce_versions_that_are_refused_are_decoded` does.
-            continue;
-        }
         let bytes = frame(api, version, &body(version));
         let (request, rest) = decode(bytes.clone()).unwrap_or_else(|error| panic!("{api:?} {version}: {error}"));
         assert!(rest.is_empty(), "{api:?} {version} leaves {} bytes", rest.len());
@@ -306,24 +308,6 @@ fn metadata_is_read() {
 }
 
 #[test]
-fn find_coordinator_is_read() {
-    let body = |version: i16| {
-        let request = theirs::FindCoordinatorRequest::default();
-        match version {
-            0 => request.with_key(text("g")),
-            1..=3 => request.with_key(text("g")).with_key_type(1),
-            _ => request.with_key_type(1).with_coordinator_keys(vec![text("g"), text("h")]),
-        }
-    };
-    check(Api::FindCoordinator, body, |version, body| {
-        let Body::FindCoordinator(request) = body else { panic!("{body:?}") };
-        assert_eq!(request.key, if version < 4 { "g" } else { "" }, "version {version}");
-        assert_eq!(request.keys, if version < 4 { vec![] } else { vec!["g", "h"] });
-        assert_eq!(request.key_type, i8::from(version >= 1));
-    });
-}
-
-#[test]
 fn api_versions_is_read() {
     let body = |version: i16| match version {
         3.. => theirs::ApiVersionsRequest::default()
@@ -425,7 +409,7 @@ fn what_is_not_served_is_told_apart() {
         frame.put_i32(CORRELATION);
         decode_request(frame.freeze()).map(|_| ()).expect_err("no request is only a header")
     };
-    assert_eq!(header(11, 0), RequestError::UnknownApi { key: 11 });
+    assert_eq!(header(4, 0), RequestError::UnknownApi { key: 4 });
     assert_eq!(header(-1, 0), RequestError::UnknownApi { key: -1 });
     assert_eq!(header(1, 3), RequestError::UnsupportedVersion { key: 1, version: 3 });
     assert_eq!(header(3, 14), RequestError::UnsupportedVersion { key: 3, version: 14 });

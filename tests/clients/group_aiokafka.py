@@ -1,0 +1,97 @@
+"""Groups with aiokafka: two members share, one leaves, the other goes on where it was.
+
+group_aiokafka.py --bootstrap HOST:PORT. Ends 0 only if that held, and says so in one line.
+"""
+
+import argparse
+import asyncio
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+PARTITIONS = 4
+RECORDS = 400
+TIMEOUT = 60
+TOPIC = "shared"
+
+
+def expect(what, got, wanted):
+    if got != wanted:
+        raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+async def produce(bootstrap, numbers):
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    sent = [await producer.send(TOPIC, str(number).encode(), partition=number % PARTITIONS) for number in numbers]
+    await asyncio.gather(*sent)
+    await producer.stop()
+
+
+class Member:
+    def __init__(self, bootstrap):
+        self.read = []
+        self.consumer = AIOKafkaConsumer(
+            TOPIC,
+            bootstrap_servers=bootstrap,
+            group_id="members",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=500,
+        )
+
+    def owned(self):
+        return {p.partition for p in self.consumer.assignment()}
+
+    async def poll(self):
+        for records in (await self.consumer.getmany(timeout_ms=50)).values():
+            self.read += [int(record.value) for record in records]
+
+
+async def until(what, holds, *members):
+    async def poll():
+        while not holds():
+            await asyncio.gather(*(member.poll() for member in members))
+
+    try:
+        await asyncio.wait_for(poll(), TIMEOUT)
+    except asyncio.TimeoutError:
+        raise AssertionError(f"{what} did not come about; members own {[m.owned() for m in members]}") from None
+
+
+async def share(bootstrap):
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])
+    await produce(bootstrap, range(RECORDS))
+    a, b = Member(bootstrap), Member(bootstrap)
+    await asyncio.gather(a.consumer.start(), b.consumer.start())
+    await until("a fair share", lambda: len(a.owned()) == 2 and len(b.owned()) == 2, a, b)
+    await until("all records", lambda: len(set(a.read + b.read)) >= RECORDS, a, b)
+    await a.consumer.commit()
+    await b.consumer.commit()
+    await b.consumer.stop()
+    await until("all partitions", lambda: a.owned() == set(range(PARTITIONS)), a)
+    before = len(a.read)
+    await produce(bootstrap, range(RECORDS, 2 * RECORDS))
+    await until("new records", lambda: len(a.read) - before >= RECORDS, a)
+    expect("records", sorted(a.read[before:]), list(range(RECORDS, 2 * RECORDS)))
+    await a.consumer.commit()
+    committed = [await a.consumer.committed(TopicPartition(TOPIC, index)) for index in range(PARTITIONS)]
+    expect("what was committed", committed, [2 * RECORDS // PARTITIONS] * PARTITIONS)
+    groups = [group[0] for group in await admin.list_consumer_groups()]
+    expect("groups", groups, ["members"])
+    await a.consumer.stop()
+    await admin.close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap", required=True)
+    asyncio.run(share(parser.parse_args().bootstrap))
+    print("share holds")
+
+
+if __name__ == "__main__":
+    main()
