@@ -3,8 +3,13 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
-    let public =
-        ["millpond/v1/types.proto", "millpond/v1/log.proto", "millpond/v1/groups.proto", "millpond/v1/admin.proto"];
+    let public = [
+        "millpond/v1/types.proto",
+        "millpond/v1/log.proto",
+        "millpond/v1/groups.proto",
+        "millpond/v1/transactions.proto",
+        "millpond/v1/admin.proto",
+    ];
     let internal = ["millpond/internal/v1/replication.proto"];
     let all = compile(&[public.as_slice(), internal.as_slice()].concat())?;
     let public = compile(&public)?;

@@ -3,6 +3,7 @@
 //! A door decodes into these, calls one method of `Broker`, and encodes the answer (section 7 of the architecture).
 
 use crate::config::KafkaListener;
+use millpond_core::records::ProducerInstance;
 use millpond_log::{
     Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, TimestampMs, TopicId,
 };
@@ -77,10 +78,33 @@ pub struct ProduceRequest {
     pub partition: u32,
     /// Exactly one record batch v2, as it came.
     pub records: bytes::Bytes,
+    /// The transaction it may be part of; without it no transactional batch is taken.
+    pub transaction: Option<InTransaction>,
     /// When to answer.
     pub acks: Acks,
     /// How long the client waits for the commit; after it `REQUEST_TIMED_OUT`, and the batch may still commit.
     pub timeout: Duration,
+}
+
+/// What a producer says of the transaction it writes in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InTransaction {
+    /// The transactional id.
+    pub id: Arc<str>,
+    /// Whether brokers add partitions and groups to the transaction as they are written to, and each transaction has an epoch of its
+    /// own (transactions V2, KIP-890). Older clients add by themselves, before they write.
+    pub epoch_per_transaction: bool,
+}
+
+/// Offsets that are to become part of a transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransactionOffsets {
+    /// The transaction.
+    pub transaction: InTransaction,
+    /// Its producer.
+    pub producer: ProducerInstance,
+    /// The offsets, and who commits them.
+    pub commit: millpond_core::groups::Commit,
 }
 
 /// Where a batch landed.

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::coordinators::Coordinators;
 use crate::loss;
 use crate::manifests::Manifests;
+use crate::marks::LastCalls;
 use crate::metrics::Metrics;
 use crate::partitions::messages::{Produce, ProduceReply, ProduceSpans, ShardMsg, ShardSender};
 use crate::peers::Peers;
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) catalog: Catalog,
     pub(crate) coordinators: Coordinators,
+    /// What coordinators of transactions were heard to say last.
+    pub(crate) last_calls: LastCalls,
     pub(crate) shards: Vec<ShardSender>,
     /// The streams to the other brokers.
     pub(crate) peers: Peers,
@@ -176,7 +179,7 @@ impl Broker {
         deadline: Instant,
         span: &tracing::Span,
     ) -> Result<Begun, ApiError> {
-        let ProduceRequest { topic, partition, records, acks, .. } = request;
+        let ProduceRequest { topic, partition, records, acks, transaction, .. } = request;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
         span.record("topic", topic.record.name.as_str());
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
@@ -188,6 +191,10 @@ impl Broker {
         }
         let Provided { batch, latest, room, memory } =
             self.admit(&topic, records, deadline).instrument(tracing::debug_span!("admit")).await?;
+        if batch.is_transactional() && transaction.is_none() {
+            let message = "the batch is part of a transaction: name its transactional id in the request";
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+        }
         let (size, records) = (batch.size() as u64, u64::from(batch.record_count()));
         let (reply, answer): (ProduceReply, _) = oneshot::channel();
         let acks = match acks {
@@ -196,7 +203,7 @@ impl Broker {
             Acks::All => replica::Acks::All,
         };
         let spans = ProduceSpans { append: tracing::debug_span!("append"), produce: span.clone() };
-        let produce = Produce { partition: handle.id, batch, latest, acks, room, memory, reply, spans };
+        let produce = Produce { partition: handle.id, batch, latest, acks, transaction, room, memory, reply, spans };
         local.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
         Ok(Begun { topic, local, size, records, answer })
     }
@@ -291,12 +298,7 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
     if !records.is_empty() {
         return Err(ApiError::new(ErrorCode::InvalidRecord, "a partition takes exactly one record batch in a request"));
     }
-    let admitted = batch.admit_timed(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))?;
-    if admitted.batch.is_transactional() {
-        let message = "transactions are not served yet; produce without a transactional id";
-        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
-    }
-    Ok(admitted)
+    batch.admit_timed(&topic.config.produce_rules(clock::wall())).map_err(|error| refused(&error))
 }
 
 fn refused(error: &BatchError) -> ApiError {

@@ -6,16 +6,17 @@ mod groups;
 mod keeper;
 mod lane;
 mod machine;
+mod markers;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod world;
 
 use crate::alive;
 use crate::api::{ApiError, CurrentLeader};
 use crate::broker::Broker;
-use lane::Message;
-use machine::Machine;
+use machine::{Machine, Message};
 use millpond_core::coordinators::shard_of;
 use millpond_core::groups::{Answer, Listed, Request, Topics};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, TopicId};
@@ -28,12 +29,15 @@ use world::World;
 
 pub(crate) use groups::Groups;
 pub(crate) use keeper::{Keeper, Parts};
+pub(crate) use markers::{Place, Way, Ways};
+pub(crate) use transactions::{Ask, Told, Transactions};
 
 /// What the broker knows of coordinators. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Coordinators {
     world: Arc<watch::Sender<Arc<World>>>,
     pub(crate) groups: Directory<Groups>,
+    pub(crate) transactions: Directory<Transactions>,
 }
 
 impl Coordinators {
@@ -80,8 +84,8 @@ impl<M: Machine> Default for Directory<M> {
 enum Standing<M: Machine> {
     /// It was taken and is being read back.
     Loading,
-    /// It takes requests.
-    Serving(mpsc::Sender<Message<M>>),
+    /// It takes requests, in this epoch of its owner.
+    Serving { epoch: u32, lane: mpsc::Sender<Message<M>> },
 }
 
 /// Why a request was not answered by the shard.
@@ -98,26 +102,50 @@ pub(crate) enum Unanswered {
 impl<M: Machine> Directory<M> {
     /// Asks the shard, and waits until the answer is durable. Waits too while the shard has much to do.
     pub(crate) async fn ask(&self, shard: u32, request: M::Request) -> Result<M::Answer, Unanswered> {
-        let lane = match self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&shard) {
-            None => return Err(Unanswered::NotHere),
-            Some(Standing::Loading) => return Err(Unanswered::Loading),
-            Some(Standing::Serving(lane)) => lane.clone(),
-        };
+        let (_, lane) = self.lane(shard)?;
         let (reply, answer) = oneshot::channel();
         // A lane that is gone dropped what it had not taken.
         lane.send(Message { request, reply }).await.map_err(|_| Unanswered::NotHere)?;
         answer.await.map_err(|_| Unanswered::Lost)
     }
 
+    /// Asks the shard if it is served in this epoch, without waiting: the request has its place behind all that came before once this returns. `Loading` also where the
+    /// shard has too much to do.
+    pub(crate) fn begin_in(
+        &self,
+        shard: u32,
+        epoch: u32,
+        request: M::Request,
+    ) -> Result<oneshot::Receiver<M::Answer>, Unanswered> {
+        let (serving, lane) = self.lane(shard)?;
+        if serving != epoch {
+            return Err(Unanswered::NotHere);
+        }
+        let (reply, answer) = oneshot::channel();
+        match lane.try_send(Message { request, reply }) {
+            Ok(()) => Ok(answer),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Unanswered::Loading),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(Unanswered::NotHere),
+        }
+    }
+
+    fn lane(&self, shard: u32) -> Result<(u32, mpsc::Sender<Message<M>>), Unanswered> {
+        match self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&shard) {
+            None => Err(Unanswered::NotHere),
+            Some(Standing::Loading) => Err(Unanswered::Loading),
+            Some(Standing::Serving { epoch, lane }) => Ok((*epoch, lane.clone())),
+        }
+    }
+
     /// The shards that are here, those being read back too.
-    fn shards(&self) -> Vec<u32> {
+    pub(crate) fn shards(&self) -> Vec<u32> {
         self.lanes.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
     /// How many shards take requests here.
     pub(crate) fn serving(&self) -> usize {
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        lanes.values().filter(|standing| matches!(standing, Standing::Serving(_))).count()
+        lanes.values().filter(|standing| matches!(standing, Standing::Serving { .. })).count()
     }
 
     fn set(&self, shard: u32, standing: Option<Standing<M>>) {
@@ -191,14 +219,16 @@ impl Broker {
         Arc::clone(&self.inner().coordinators.world.borrow().topics)
     }
 
-    fn coordinator(&self, kind: ShardKind, shard: u32) -> Option<CurrentLeader> {
+    /// The owner of a shard, as far as is known, and how it is reached.
+    pub(crate) fn coordinator(&self, kind: ShardKind, shard: u32) -> Option<CurrentLeader> {
         let (owner, epoch) = self.inner().coordinators.owner(kind, shard)?;
         let sessions = self.inner().alive.sessions();
         let broker = alive::describe(owner, &sessions.get(&owner)?.value);
         Some(CurrentLeader { epoch: LeaderEpoch(epoch), broker })
     }
 
-    fn not_coordinator(&self, kind: ShardKind, shard: u32) -> ApiError {
+    /// The refusal of a request for a shard that is not here.
+    pub(crate) fn not_coordinator(&self, kind: ShardKind, shard: u32) -> ApiError {
         let owner = self.coordinator(kind, shard);
         let message = match &owner {
             Some(owner) => format!("broker {} at {} coordinates it", owner.broker.id, owner.broker.grpc),

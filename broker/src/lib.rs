@@ -27,6 +27,7 @@ mod loss;
 mod manifest_refresh;
 mod manifests;
 mod mark;
+mod marks;
 mod metered;
 mod metrics;
 mod moves;
@@ -51,6 +52,7 @@ pub mod telemetry;
 mod tier;
 mod tiered;
 mod topics;
+mod transactions;
 mod unclean;
 pub mod wal;
 

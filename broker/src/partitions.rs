@@ -4,4 +4,5 @@ pub(crate) mod links;
 pub(crate) mod messages;
 pub(crate) mod recovery;
 pub(crate) mod shard;
+mod unverified;
 pub(crate) mod view;

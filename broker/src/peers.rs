@@ -17,10 +17,12 @@ pub(crate) mod strangers;
 mod suspect;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod wire;
 mod wishes;
 
 use crate::config::InternalTls;
+use crate::marks::Asked;
 use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::messages::{ShardMsg, ShardSender};
 use crate::secret::Secret;
@@ -42,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use strangers::Strangers;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -107,6 +109,8 @@ pub(crate) struct Parts {
     pub(crate) shards: Vec<ShardSender>,
     /// Which of `shards` has a partition.
     pub(crate) shard_of: ShardOf,
+    /// Takes what other brokers ask about transactions.
+    pub(crate) asked: mpsc::Sender<Asked>,
     /// Bounds of those who have not proven themselves.
     pub(crate) strangers: Strangers,
     pub(crate) meter: Meter,
@@ -128,6 +132,7 @@ struct Shared {
     links: Links,
     shards: Vec<ShardSender>,
     shard_of: ShardOf,
+    asked: mpsc::Sender<Asked>,
     strangers: Strangers,
     meters: PeerMeters,
     known: Mutex<BTreeMap<BrokerId, Link>>,
@@ -158,7 +163,8 @@ impl Peers {
     /// No links yet; `set` makes them, and the runner runs them.
     pub(crate) fn new(parts: Parts) -> (Peers, Runner) {
         let (begin, lanes) = unbounded_channel();
-        let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, strangers, meter } = parts;
+        let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, asked, strangers, meter } =
+            parts;
         let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()), tls });
         let (meters, known) = (PeerMeters::new(&meter), Mutex::default());
         let shared = Shared {
@@ -171,6 +177,7 @@ impl Peers {
             links,
             shards,
             shard_of,
+            asked,
             strangers,
             meters,
             known,

@@ -19,16 +19,27 @@ pub(crate) struct ProducerIds {
 impl ProducerIds {
     /// An id that nobody else gets.
     pub(crate) async fn next(&self, store: &Store, session: Session) -> Result<ProducerId, ApiError> {
+        let taken = self.take(1, store, session).await?;
+        Ok(ProducerId(taken.start))
+    }
+
+    /// Up to `most` ids that nobody else gets, at least one.
+    pub(crate) async fn take(&self, most: u64, store: &Store, session: Session) -> Result<Range<u64>, ApiError> {
         let mut left = self.left.lock().await;
-        if let Some(id) = left.next() {
-            return Ok(ProducerId(id));
+        if left.is_empty() {
+            *left = ProducerIds::block(store, session).await?;
         }
+        let taken = left.start..left.end.min(left.start + most);
+        left.start = taken.end;
+        Ok(taken)
+    }
+
+    async fn block(store: &Store, session: Session) -> Result<Range<u64>, ApiError> {
         let refused = |reason: String| {
             ApiError::new(ErrorCode::LeaderNotAvailable, format!("no producer ids can be had now: {reason}; retry"))
         };
         let block = store.allocate_producer_ids(&session, BLOCK).await.map_err(|error| refused(error.to_string()))?;
         let block = block.map_err(|outcome| refused(format!("{outcome:?}")))?;
-        *left = block.first.0 + 1..block.first.0 + block.len.get();
-        Ok(block.first)
+        Ok(block.first.0..block.first.0 + block.len.get())
     }
 }

@@ -7,7 +7,7 @@ use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::Config;
 use crate::controller;
-use crate::coordinators::{Coordinators, Groups, Keeper, Parts};
+use crate::coordinators::{Coordinators, Groups, Keeper, Parts, Transactions};
 use crate::fleet::Fleet;
 use crate::front::{grpc, http, kafka};
 use crate::gc::Collector;
@@ -16,6 +16,7 @@ use crate::listeners::Listeners;
 use crate::loss::DiskStory;
 use crate::manifests::Manifests;
 use crate::mark::Mark;
+use crate::marks::LastCalls;
 use crate::metered::Metered;
 use crate::metrics::Metrics;
 use crate::objects::Counted;
@@ -35,8 +36,10 @@ use crate::tier::commit::Committer;
 use crate::tier::upload::Uploader;
 use crate::tier::{TierHandle, TierState, Tierer};
 use crate::tiered::Tiered;
+use crate::transactions::{BrokerWays, Desk, Verifier};
 use crate::wal::disk::Disk;
 use crate::wal::{Recovered, Wal, WalError, WalOptions};
+use futures::future::join;
 use millpond_cache::{Cache, CacheOptions, DiskOptions};
 use millpond_core::records::SessionRecord;
 use millpond_log::WalGen;
@@ -48,7 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{channel, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +60,9 @@ const DRAIN: Duration = Duration::from_secs(12);
 
 /// How long a broker that stops waits for whoever reads its metrics.
 const HTTP_DRAIN: Duration = Duration::from_secs(1);
+
+/// What other brokers ask about transactions that waits; more waits with those who ask.
+const ASKED_MAX: usize = 256;
 
 /// What a broker is made of besides its settings.
 #[derive(Clone)]
@@ -163,7 +169,9 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let (proposals, proposed) = unbounded_channel();
     let (rebuilds, asked) = unbounded_channel();
     let links = Links::default();
-    let services = Services { proposals, rebuilds, links: links.clone() };
+    let (verifications, unverified) = unbounded_channel();
+    let (questions, desk) = channel(ASKED_MAX);
+    let services = Services { proposals, rebuilds, verifications, links: links.clone() };
     let shards = spawn_shards(&wal, &traced, &services, &mut shard_tasks);
     drop(services);
     let (peers, runner) = Peers::new(peers::Parts {
@@ -177,6 +185,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         links,
         shards: shards.clone(),
         shard_of: crate::replicas::shard_of,
+        asked: questions,
         strangers: Strangers::new(connections.strangers.clone()),
         meter: metrics.meter(),
     });
@@ -202,6 +211,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         store: store.clone(),
         catalog: Catalog::default(),
         coordinators: Coordinators::default(),
+        last_calls: LastCalls::default(),
         shards,
         peers,
         wal: wal.clone(),
@@ -253,10 +263,17 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         controls.await;
         Ok(())
     });
-    let keeper = broker.keep_groups();
+    let (groups, transactions) = (broker.keep_groups(), broker.keep_transactions());
     let until = shutdown.clone();
     tasks.spawn(async move {
-        keeper.run(until).await;
+        join(groups.run(until.clone()), transactions.run(until)).await;
+        Ok(())
+    });
+    // Like the shards, which wait for what these say, they go on until the doors have answered what is under way.
+    let verifier = Verifier { broker: broker.clone(), inbox: unverified };
+    let desk = Desk { broker: broker.clone(), inbox: desk };
+    shard_tasks.spawn(async move {
+        join(verifier.run(), desk.run()).await;
         Ok(())
     });
     broker.wait_for_proof().await;
@@ -450,6 +467,22 @@ impl Broker {
             session: inner.session.clone(),
             world: inner.coordinators.world(),
             directory: inner.coordinators.groups.clone(),
+            services: (),
+            meters: inner.metrics.coordinators.clone(),
+            started: crate::clock::monotonic(),
+        })
+    }
+
+    /// Whoever keeps the shards of transactional ids.
+    fn keep_transactions(&self) -> Keeper<Transactions> {
+        let inner = self.inner();
+        Keeper::new(Parts {
+            me: self.id(),
+            store: inner.store.clone(),
+            session: inner.session.clone(),
+            world: inner.coordinators.world(),
+            directory: inner.coordinators.transactions.clone(),
+            services: Arc::new(BrokerWays(self.clone())),
             meters: inner.metrics.coordinators.clone(),
             started: crate::clock::monotonic(),
         })

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Each is a lane of commits of its own. Sixteen keep a handful of brokers busy, and cost a broker that owns them all little.
 pub const SHARDS: u32 = 16;
 
-/// The shard that coordinates this name.
+/// The shard that coordinates this name: a group, or a transactional id.
 #[must_use]
 pub fn shard_of(name: &str) -> u32 {
     let remainder = mix(name.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME)));

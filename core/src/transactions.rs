@@ -27,17 +27,6 @@ pub const ID_BYTES_MAX: usize = 4 << 10;
 /// Most transactional ids that one tick changes, so that it stays short; another tick goes on.
 const TICK_MAX: usize = 100;
 
-/// The shard that a transactional id belongs to, of so many: the same on all brokers, for ever (FNV-1a).
-///
-/// Panics without shards.
-#[must_use]
-pub fn shard_of(id: &str, shards: u32) -> u32 {
-    let hash = id
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    u32::try_from(hash % u64::from(shards)).expect("below a 32-bit number")
-}
-
 /// What belongs, or is to belong, to a transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {

@@ -48,14 +48,14 @@ pub enum ShardKind {
 /// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
 /// | `Shard` | `/shard/{txn,group,share}/{s:10}` | `ShardRecord`: owner of a coordinator shard |
 /// | `ShardSeq` | `/seq/{txn,group,share}/{s:10}` | `{coord epoch} {seq}`: commits of a shard's owner (rule O1) |
-/// | `Transaction` | `/x/{txn id}` | `TransactionRecord` |
+/// | `Transaction` | `/x/{s:10}/{txn id}` | `TransactionRecord` |
 /// | `Group` | `/g/{s:10}/{group}/{part}` | group epoch, members, target |
 /// | `Offsets` | `/o/{s:10}/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
 /// | `PendingOffsets` | `/op/{s:10}/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
 /// | `ShareState` | `/s/{group}/{uuid}/{n:10}` | a share partition's state |
 /// | `Loss` | `/loss/{uuid}/{n:10}/{epoch:10}` | what an operator accepted as lost |
 ///
-/// `{s:10}` of a group is the number of its coordinator shard, so that a shard is read as one.
+/// `{s:10}` of a group or a transactional id is the number of its coordinator shard, so that a shard is read as one.
 /// `{n:10}` is decimal, padded with zeros to that width, so that order by bytes is order by number. Names that clients
 /// choose (transaction ids, groups, parts) may hold any text: `%`, `/` and control characters are written as `%XX`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +114,8 @@ pub enum Space {
     OffsetsOf(String),
     PendingOffsetsOf(String),
     ShareStatesOf(String),
-    Transactions,
+    /// Transactional ids of a shard.
+    TransactionsIn(u32),
     Losses,
 }
 
@@ -167,7 +168,7 @@ impl Keys {
             Key::BrokerIds => to.word("bid").word("next"),
             Key::Shard { kind, shard } => to.word("shard").word(kind.word()).padded(*shard),
             Key::ShardSeq { kind, shard } => to.word("seq").word(kind.word()).padded(*shard),
-            Key::Transaction(id) => to.word("x").free(id),
+            Key::Transaction(id) => to.word("x").padded(shard_of(id)).free(id),
             Key::Group { group, part } => to.word("g").padded(shard_of(group)).free(group).free(part),
             Key::Offsets { group, topic, block } => {
                 to.word("o").padded(shard_of(group)).free(group).topic(*topic).padded(*block)
@@ -218,7 +219,7 @@ impl Keys {
             Space::OffsetsOf(group) => to.word("o").padded(shard_of(group)).free(group),
             Space::PendingOffsetsOf(group) => to.word("op").padded(shard_of(group)).free(group),
             Space::ShareStatesOf(group) => to.word("s").free(group),
-            Space::Transactions => to.word("x"),
+            Space::TransactionsIn(shard) => to.word("x").padded(*shard),
             Space::Losses => to.word("loss"),
         };
         crate::kv::Interval::prefix(path.open())
@@ -279,11 +280,11 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
             let kind = ShardKind::read(from.word()?)?;
             Key::ShardSeq { kind, shard: from.number()? }
         }
-        "x" => Key::Transaction(from.free()?),
-        "g" => Key::Group { group: from.group()?, part: from.free()? },
-        "o" => Key::Offsets { group: from.group()?, topic: from.topic()?, block: from.number()? },
+        "x" => Key::Transaction(from.name()?),
+        "g" => Key::Group { group: from.name()?, part: from.free()? },
+        "o" => Key::Offsets { group: from.name()?, topic: from.topic()?, block: from.number()? },
         "op" => Key::PendingOffsets {
-            group: from.group()?,
+            group: from.name()?,
             topic: from.topic()?,
             block: from.number()?,
             producer: from.number()?,

@@ -21,6 +21,7 @@ mod replicas;
 mod shards;
 mod tier;
 mod topics;
+mod transaction_records;
 mod transition;
 
 use crate::keys::{Key, Keys, Space};
@@ -45,6 +46,7 @@ pub use replicas::RecordChange;
 pub use shards::{HeldShard, ShardBatch, ShardWrite, Takeover};
 pub use tier::{TIER_DROPPED_MAX, TIER_ROOT_BYTES_MAX, TierCommit, TierOutcome, TierRoot};
 pub use topics::{CreateOutcome, NewTopic, Placement};
+pub use transaction_records::TransactionRecords;
 
 /// Keys read at once when a part of the key space is listed.
 const PAGE_KEYS: usize = 500;

@@ -1,12 +1,13 @@
 //! A shard of groups as a machine of a lane. All that is decided is `core`'s.
 
-use super::machine::{LoadError, Loaded, Machine, Made};
+use super::machine::{LoadError, Loaded, Machine, Made, Office};
 use super::world::World;
 use millpond_core::groups::{Answer, GroupLimits, Now, Request, Shard, Step, Token};
-use millpond_log::TopicId;
+use millpond_log::{CoordinatorEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store};
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// A shard of groups, and the deleted topics it was told of.
@@ -15,15 +16,19 @@ pub(crate) struct Groups {
     told: BTreeSet<TopicId>,
 }
 
-impl From<Step> for Made<Answer> {
-    fn from(step: Step) -> Made<Answer> {
-        Made { writes: step.changes.iter().map(ShardWrite::from).collect(), answers: step.answers }
+impl From<Step> for Made<Answer, Infallible> {
+    fn from(step: Step) -> Made<Answer, Infallible> {
+        let writes = step.changes.iter().map(ShardWrite::from).collect();
+        Made { writes, answers: step.answers, effects: Vec::new() }
     }
 }
 
 impl Machine for Groups {
     type Request = Request;
     type Answer = Answer;
+    type Effect = Infallible;
+    type Carrier = ();
+    type Services = ();
     const KIND: ShardKind = ShardKind::Group;
 
     async fn load(store: &Store, held: &HeldShard, now: Now, world: &World) -> Result<Loaded<Groups>, LoadError> {
@@ -32,24 +37,27 @@ impl Machine for Groups {
         let topics = Arc::clone(&world.topics);
         let (shard, step) = Shard::load(now, GroupLimits::default(), topics, loaded.records)
             .map_err(|misplaced| LoadError::Records(misplaced.to_string()))?;
+        let shard = shard.in_office(CoordinatorEpoch(held.coord_epoch()));
         let mut machine = Groups { shard, told: BTreeSet::new() };
         let made = Made::from(step).and(machine.look_around(now, world));
         Ok(Loaded { machine, made, records, bytes: loaded.bytes })
     }
 
-    fn step(&mut self, now: Now, token: Token, request: Request) -> Made<Answer> {
+    fn carrier(_: Office<Groups>, (): &()) {}
+
+    fn step(&mut self, now: Now, token: Token, request: Request) -> Made<Answer, Infallible> {
         self.shard.step(now, token, request).into()
     }
 
-    fn tick(&mut self, now: Now) -> Made<Answer> {
+    fn tick(&mut self, now: Now) -> Made<Answer, Infallible> {
         self.shard.tick(now).into()
     }
 
-    fn next_deadline(&self) -> Option<u64> {
+    fn next_deadline(&self, _: Now) -> Option<u64> {
         self.shard.next_deadline()
     }
 
-    fn look_around(&mut self, now: Now, world: &World) -> Made<Answer> {
+    fn look_around(&mut self, now: Now, world: &World) -> Made<Answer, Infallible> {
         self.shard.set_topics(Arc::clone(&world.topics));
         let mut made = Made::default();
         // Rule K6: only a tombstone tells that a topic is gone.

@@ -29,6 +29,8 @@ pub(crate) struct Parts<M: Machine> {
     pub(crate) session: SessionHandle,
     pub(crate) world: watch::Receiver<Arc<World>>,
     pub(crate) directory: Directory<M>,
+    /// What its carriers work with.
+    pub(crate) services: M::Services,
     pub(crate) meters: CoordinatorMeters,
     /// What the steady clock of machines counts from.
     pub(crate) started: Instant,
@@ -102,6 +104,7 @@ impl<M: Machine> Keeper<M> {
                         handle: self.parts.session.clone(),
                         world: self.parts.world.clone(),
                         directory: self.parts.directory.clone(),
+                        services: self.parts.services.clone(),
                         meters: self.parts.meters.clone(),
                         loads: Arc::clone(&self.loads),
                         started: self.parts.started,

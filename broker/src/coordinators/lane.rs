@@ -1,9 +1,9 @@
 //! The task of one shard: takes it, reads it back, serves it, and commits what it makes, one transaction at a time (rules O1, O3, K5).
 //!
-//! It alone touches the machine. No answer leaves before what it tells of is durable.
+//! It alone touches the machine. No answer leaves, and nothing is done, before what it rests on is durable.
 
-use super::machine::{Loaded, Machine, Made};
-use super::queue::{Due, Queue};
+use super::machine::{Carry, Loaded, Machine, MadeBy, Message, Office};
+use super::queue::{Due, Queue, Then};
 use super::world::World;
 use super::{Directory, Standing};
 use crate::clock;
@@ -24,12 +24,6 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Requests that wait for a lane. Their bytes are under the doors' budget; the rest waits there.
 const INBOX: usize = 256;
 
-/// A request, and where its answer goes.
-pub(super) struct Message<M: Machine> {
-    pub(super) request: M::Request,
-    pub(super) reply: oneshot::Sender<M::Answer>,
-}
-
 /// What a lane works with.
 pub(super) struct Lane<M: Machine> {
     pub(super) shard: u32,
@@ -40,6 +34,7 @@ pub(super) struct Lane<M: Machine> {
     pub(super) handle: SessionHandle,
     pub(super) world: watch::Receiver<Arc<World>>,
     pub(super) directory: Directory<M>,
+    pub(super) services: M::Services,
     pub(super) meters: CoordinatorMeters,
     /// Shards that are read back at the same time.
     pub(super) loads: Arc<Semaphore>,
@@ -52,15 +47,19 @@ pub(super) struct Lane<M: Machine> {
 }
 
 /// A commit under way gives back what it holds, and whether it is durable.
-type UnderWay<A> = BoxFuture<'static, (HeldShard, Vec<(Token, A)>, bool)>;
+type UnderWay<M> = BoxFuture<'static, (HeldShard, Following<M>, bool)>;
+
+/// What follows from a commit.
+type Following<M> = Then<<M as Machine>::Answer, <M as Machine>::Effect>;
 
 /// A shard that takes requests.
 struct Serving<M: Machine> {
     machine: M,
-    queue: Queue<M::Answer>,
+    queue: Queue<M::Answer, M::Effect>,
+    carrier: M::Carrier,
     /// Taken along by the commit under way.
     held: Option<HeldShard>,
-    under_way: Option<UnderWay<M::Answer>>,
+    under_way: Option<UnderWay<M>>,
     replies: BTreeMap<Token, oneshot::Sender<M::Answer>>,
     next_token: u64,
     inbox: mpsc::Receiver<Message<M>>,
@@ -85,9 +84,12 @@ impl<M: Machine> Lane<M> {
             return tokio::time::sleep(RETRY).await;
         };
         let (sender, inbox) = mpsc::channel(INBOX);
+        let (shard, epoch, give_up) = (self.shard, held.coord_epoch(), self.give_up.clone());
+        let office = Office { shard, epoch, lane: sender.clone(), give_up };
         let mut serving = Serving {
             machine: loaded.machine,
             queue: Queue::default(),
+            carrier: M::carrier(office, &self.services),
             held: Some(held),
             under_way: None,
             replies: BTreeMap::new(),
@@ -95,7 +97,7 @@ impl<M: Machine> Lane<M> {
             inbox,
         };
         serving.queue.push(loaded.made);
-        self.directory.set(self.shard, Some(Standing::Serving(sender)));
+        self.directory.set(self.shard, Some(Standing::Serving { epoch, lane: sender }));
         if let Some(held) = self.serve(serving).await {
             // If that fails, the shard is taken when this session has ended, or by the next life.
             let released = self.store.release_shard(&self.session, &held).await;
@@ -161,16 +163,17 @@ impl<M: Machine> Lane<M> {
             if leaving && serving.under_way.is_none() {
                 return serving.held;
             }
-            let due = serving.machine.next_deadline().map(|at_ms| self.started + Duration::from_millis(at_ms));
+            let due =
+                serving.machine.next_deadline(self.now()).map(|at_ms| self.started + Duration::from_millis(at_ms));
             tokio::select! {
                 biased;
-                (held, answers, durable) = committed(&mut serving.under_way) => {
+                (held, then, durable) = committed::<M>(&mut serving.under_way) => {
                     serving.under_way = None;
                     if !durable {
                         return None;
                     }
                     serving.held = Some(held);
-                    serving.say(answers);
+                    serving.go_on(then);
                 }
                 () = give_up.cancelled(), if !leaving => {
                     leaving = true;
@@ -201,23 +204,23 @@ impl<M: Machine> Lane<M> {
         let token = Token(serving.next_token);
         serving.next_token += 1;
         serving.replies.insert(token, message.reply);
-        let made: Made<M::Answer> = serving.machine.step(self.now(), token, message.request);
+        let made: MadeBy<M> = serving.machine.step(self.now(), token, message.request);
         serving.queue.push(made);
     }
 
     /// Says what waits for nothing, and begins the next commit, if none is under way.
     fn commit_next(&self, serving: &mut Serving<M>) {
         while serving.under_way.is_none() {
-            let Some(Due { batch, answers }) = serving.queue.next() else { return };
+            let Some(Due { batch, then }) = serving.queue.next() else { return };
             if batch.is_empty() {
-                serving.say(answers);
+                serving.go_on(then);
                 continue;
             }
             let held = serving.held.take().expect("no commit is under way");
             let (store, session, meters) = (self.store.clone(), self.session, self.meters.clone());
             serving.under_way = Some(Box::pin(async move {
                 let (held, durable) = commit::<M>(&store, session, held, &batch, &meters).await;
-                (held, answers, durable)
+                (held, then, durable)
             }));
         }
     }
@@ -230,12 +233,15 @@ impl<M: Machine> Lane<M> {
 }
 
 impl<M: Machine> Serving<M> {
-    fn say(&mut self, answers: Vec<(Token, M::Answer)>) {
-        for (token, answer) in answers {
+    fn go_on(&mut self, then: Following<M>) {
+        for (token, answer) in then.answers {
             if let Some(reply) = self.replies.remove(&token) {
                 // Whoever asked may be gone.
                 let _ = reply.send(answer);
             }
+        }
+        if !then.effects.is_empty() {
+            self.carrier.begin(then.effects);
         }
     }
 }
@@ -268,7 +274,7 @@ async fn commit<M: Machine>(
     }
 }
 
-async fn committed<A>(under_way: &mut Option<UnderWay<A>>) -> (HeldShard, Vec<(Token, A)>, bool) {
+async fn committed<M: Machine>(under_way: &mut Option<UnderWay<M>>) -> (HeldShard, Following<M>, bool) {
     match under_way {
         Some(commit) => commit.await,
         None => std::future::pending().await,

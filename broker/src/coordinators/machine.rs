@@ -1,11 +1,15 @@
-//! What a lane asks of a machine: the seam between the runtime and what is coordinated. A machine does no I/O but its own loading.
+//! What a lane asks of a machine: the seam between the runtime and what is coordinated. A machine does no I/O but its own loading;
+//! what it wants done is carried out beside it, once that is durable.
 
 use super::world::World;
 use millpond_core::groups::{Now, Token};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store, StoreError};
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// A pure state machine of one shard. What it changes is in its memory at once; whoever cannot persist it drops the machine.
 pub(crate) trait Machine: Sized + Send + Sync + 'static {
@@ -13,6 +17,12 @@ pub(crate) trait Machine: Sized + Send + Sync + 'static {
     type Request: fmt::Debug + Send + 'static;
     /// What it answers.
     type Answer: fmt::Debug + Send + 'static;
+    /// What it wants done.
+    type Effect: fmt::Debug + Send + 'static;
+    /// Does it, for one owner of the shard.
+    type Carrier: Carry<Self::Effect>;
+    /// What that takes.
+    type Services: Clone + Send + Sync + 'static;
 
     /// What it coordinates.
     const KIND: ShardKind;
@@ -25,39 +35,91 @@ pub(crate) trait Machine: Sized + Send + Sync + 'static {
         world: &World,
     ) -> impl Future<Output = Result<Loaded<Self>, LoadError>> + Send;
 
+    /// Begins to carry out what it will want done.
+    fn carrier(office: Office<Self>, services: &Self::Services) -> Self::Carrier;
+
     /// Takes a request. Its answer is in this step, or in a later one.
-    fn step(&mut self, now: Now, token: Token, request: Self::Request) -> Made<Self::Answer>;
+    fn step(&mut self, now: Now, token: Token, request: Self::Request) -> MadeBy<Self>;
 
     /// Does what is due.
-    fn tick(&mut self, now: Now) -> Made<Self::Answer>;
+    fn tick(&mut self, now: Now) -> MadeBy<Self>;
 
     /// When `tick` is to be called, in milliseconds of the steady clock.
-    fn next_deadline(&self) -> Option<u64>;
+    fn next_deadline(&self, now: Now) -> Option<u64>;
 
     /// Takes in what has changed around it.
-    fn look_around(&mut self, now: Now, world: &World) -> Made<Self::Answer>;
+    fn look_around(&mut self, now: Now, world: &World) -> MadeBy<Self>;
+}
+
+/// What a step of a machine made.
+pub(crate) type MadeBy<M> = Made<<M as Machine>::Answer, <M as Machine>::Effect>;
+
+/// Carries out what a machine wants done. Dropped with the shard, it stops.
+pub(crate) trait Carry<E>: Send {
+    /// These are durable.
+    fn begin(&mut self, effects: Vec<E>);
+}
+
+/// Of a machine that wants nothing done.
+impl Carry<Infallible> for () {
+    fn begin(&mut self, _: Vec<Infallible>) {}
+}
+
+/// A request, and where its answer goes.
+pub(crate) struct Message<M: Machine> {
+    pub(super) request: M::Request,
+    pub(super) reply: oneshot::Sender<M::Answer>,
+}
+
+/// A shard as its carrier sees it: in one epoch of its owner.
+pub(crate) struct Office<M: Machine> {
+    pub(super) shard: u32,
+    /// The epoch in which it was taken (rule O3).
+    pub(super) epoch: u32,
+    pub(super) lane: mpsc::Sender<Message<M>>,
+    /// Cancelled, the shard is given up; it is taken anew if it still belongs here.
+    pub(super) give_up: CancellationToken,
+}
+
+impl<M: Machine> Clone for Office<M> {
+    fn clone(&self) -> Office<M> {
+        let (lane, give_up) = (self.lane.clone(), self.give_up.clone());
+        Office { shard: self.shard, epoch: self.epoch, lane, give_up }
+    }
+}
+
+impl<M: Machine> Office<M> {
+    /// Tells the machine; its answer is durable. None if the shard did not take it, or was lost with it.
+    pub(super) async fn tell(&self, request: M::Request) -> Option<M::Answer> {
+        let (reply, answer) = oneshot::channel();
+        self.lane.send(Message { request, reply }).await.ok()?;
+        answer.await.ok()
+    }
 }
 
 /// What a step made.
 #[derive(Debug)]
-pub(crate) struct Made<A> {
+pub(crate) struct Made<A, E> {
     /// What is to be persisted, in this order.
     pub(crate) writes: Vec<ShardWrite>,
     /// What may be said once all that is durable.
     pub(crate) answers: Vec<(Token, A)>,
+    /// What is to be done once all that is durable.
+    pub(crate) effects: Vec<E>,
 }
 
-impl<A> Default for Made<A> {
-    fn default() -> Made<A> {
-        Made { writes: Vec::new(), answers: Vec::new() }
+impl<A, E> Default for Made<A, E> {
+    fn default() -> Made<A, E> {
+        Made { writes: Vec::new(), answers: Vec::new(), effects: Vec::new() }
     }
 }
 
-impl<A> Made<A> {
+impl<A, E> Made<A, E> {
     /// This, and then that.
-    pub(crate) fn and(mut self, then: Made<A>) -> Made<A> {
+    pub(crate) fn and(mut self, then: Made<A, E>) -> Made<A, E> {
         self.writes.extend(then.writes);
         self.answers.extend(then.answers);
+        self.effects.extend(then.effects);
         self
     }
 }
@@ -66,7 +128,7 @@ impl<A> Made<A> {
 pub(crate) struct Loaded<M: Machine> {
     pub(crate) machine: M,
     /// What had been cut short is put right by this.
-    pub(crate) made: Made<M::Answer>,
+    pub(crate) made: MadeBy<M>,
     /// Records it was read from.
     pub(crate) records: u64,
     /// Their bytes.

@@ -1,50 +1,60 @@
-//! What a lane has made and not persisted yet, and the answers that wait for it, in order (rule O1). Pure.
+//! What a lane has made and not persisted yet, and the answers and effects that wait for it, in order (rules O1, X2). Pure.
 
 use super::machine::Made;
 use millpond_core::groups::Token;
 use millpond_metadata::store::{ShardBatch, ShardWrite};
 use std::collections::VecDeque;
 
-/// Changes and answers in the order in which they were made. An answer is handed out only with or after all changes before it.
-pub(super) struct Queue<A> {
-    entries: VecDeque<Entry<A>>,
+/// Changes, answers and effects in the order in which they were made. An answer is handed out, and an effect, only with or after all
+/// changes before it.
+pub(super) struct Queue<A, E> {
+    entries: VecDeque<Entry<A, E>>,
 }
 
-enum Entry<A> {
+enum Entry<A, E> {
     Write(ShardWrite),
     Answer(Token, A),
+    Effect(E),
 }
 
-/// What is to be committed next, and what may be said then.
-pub(super) struct Due<A> {
-    /// Empty if what may be said waits for nothing.
+/// What is to be committed next, and what follows from it.
+pub(super) struct Due<A, E> {
+    /// Empty if what follows waits for nothing.
     pub(super) batch: ShardBatch,
-    pub(super) answers: Vec<(Token, A)>,
+    pub(super) then: Then<A, E>,
 }
 
-impl<A> Default for Queue<A> {
-    fn default() -> Queue<A> {
+/// What may be said and done.
+pub(super) struct Then<A, E> {
+    pub(super) answers: Vec<(Token, A)>,
+    pub(super) effects: Vec<E>,
+}
+
+impl<A, E> Default for Queue<A, E> {
+    fn default() -> Queue<A, E> {
         Queue { entries: VecDeque::new() }
     }
 }
 
-impl<A> Queue<A> {
+impl<A, E> Queue<A, E> {
     /// Takes what a step made.
-    pub(super) fn push(&mut self, made: Made<A>) {
+    pub(super) fn push(&mut self, made: Made<A, E>) {
         self.entries.extend(made.writes.into_iter().map(Entry::Write));
         self.entries.extend(made.answers.into_iter().map(|(token, answer)| Entry::Answer(token, answer)));
+        self.entries.extend(made.effects.into_iter().map(Entry::Effect));
     }
 
-    /// Takes out as many changes as one transaction holds, with the answers among and behind them; none if there is nothing.
+    /// Takes out as many changes as one transaction holds, with the answers and effects among and behind them; none if there is nothing.
     /// To be called only when all that it gave before is durable: reads see what is in memory.
-    pub(super) fn next(&mut self) -> Option<Due<A>> {
+    pub(super) fn next(&mut self) -> Option<Due<A, E>> {
         if self.entries.is_empty() {
             return None;
         }
-        let mut due = Due { batch: ShardBatch::default(), answers: Vec::new() };
+        let mut due = Due { batch: ShardBatch::default(), then: Then { answers: Vec::new(), effects: Vec::new() } };
         while let Some(entry) = self.entries.pop_front() {
             match entry {
-                Entry::Answer(token, answer) => due.answers.push((token, answer)),
+                Entry::Answer(token, answer) => due.then.answers.push((token, answer)),
+                Entry::Effect(effect) => due.then.effects.push(effect),
                 Entry::Write(write) => {
                     if let Err(write) = due.batch.add(write) {
                         self.entries.push_front(Entry::Write(write));
@@ -63,18 +73,20 @@ mod tests {
     use millpond_core::groups::Change;
     use millpond_core::records::groups::{ConsumerRecord, GroupRecord, Record, RecordKey, RecordPart};
 
-    fn made(writes: std::ops::Range<usize>, answer: u64) -> Made<&'static str> {
+    fn made(writes: std::ops::Range<usize>, answer: u64) -> Made<&'static str, u64> {
         let write = |n: usize| {
             let record = Record::Group(GroupRecord::Consumer(ConsumerRecord::default()));
             let key = RecordKey { group: format!("g{n}").as_str().into(), part: RecordPart::Group };
             ShardWrite::from(&Change { key, record: Some(record) })
         };
-        Made { writes: writes.map(write).collect(), answers: vec![(Token(answer), "yes")] }
+        Made { writes: writes.map(write).collect(), answers: vec![(Token(answer), "yes")], effects: vec![answer] }
     }
 
-    fn next(queue: &mut Queue<&'static str>) -> Option<(usize, Vec<u64>)> {
-        let due = queue.next()?;
-        Some((due.batch.len(), due.answers.iter().map(|(token, _)| token.0).collect()))
+    fn next(queue: &mut Queue<&'static str, u64>) -> Option<(usize, Vec<u64>)> {
+        let Due { batch, then } = queue.next()?;
+        let answered: Vec<u64> = then.answers.iter().map(|(token, _)| token.0).collect();
+        assert_eq!(then.effects, answered, "rule X2: what is to be done waits like what is to be said");
+        Some((batch.len(), answered))
     }
 
     #[test]

@@ -81,6 +81,7 @@ async fn keep(store: &Store, broker: u32, hosts: &[u32]) -> Kept {
         session: handle.clone(),
         world: seen,
         directory: directory.clone(),
+        services: (),
         meters: Metrics::new(|push| push).coordinators,
         started: clock::monotonic(),
     });

@@ -14,6 +14,7 @@ mod produce;
 mod status;
 mod subscriptions;
 mod taken;
+mod transactions;
 
 use super::connections::{Accepting, Connection};
 use super::tls::Handshake;
@@ -23,6 +24,7 @@ use crate::metrics::Metrics;
 use millpond_proto::v1::admin_server::AdminServer;
 use millpond_proto::v1::groups_server::GroupsServer;
 use millpond_proto::v1::log_server::LogServer;
+use millpond_proto::v1::transactions_server::TransactionsServer;
 use millpond_proto::{FILE_DESCRIPTOR_SET, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX};
 use std::future::Future;
 use std::sync::Arc;
@@ -78,15 +80,22 @@ pub(crate) async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<LogServer<log::LogService>>().await;
     health.set_serving::<GroupsServer<groups::GroupsService>>().await;
+    health.set_serving::<TransactionsServer<transactions::TransactionsService>>().await;
     health.set_serving::<AdminServer<admin::AdminService>>().await;
     let (budget, places) = (broker.inner().budget.clone(), broker.inner().connections.grpc.clone());
     let log = LogServer::new(log::LogService::new(broker.clone(), stop.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let groups = GroupsServer::new(groups::GroupsService::new(broker.clone()));
+    let transactions = TransactionsServer::new(transactions::TransactionsService::new(broker.clone()));
     let admin = AdminServer::new(admin::AdminService::new(broker));
     let mut routes = Routes::builder();
-    routes.add_service(log).add_service(groups).add_service(admin).add_service(health_service);
+    routes
+        .add_service(log)
+        .add_service(groups)
+        .add_service(transactions)
+        .add_service(admin)
+        .add_service(health_service);
     add_reflection(&mut routes);
     let accepting = Accepting::new(listener, places, REFUSAL, SILENCE_MAX, tls);
     serve_routes(metrics, routes.routes(), budget, health, accepting, stop, shutdown).await
@@ -138,6 +147,7 @@ async fn serve_routes(
         shutdown.await;
         health.set_not_serving::<LogServer<log::LogService>>().await;
         health.set_not_serving::<GroupsServer<groups::GroupsService>>().await;
+        health.set_not_serving::<TransactionsServer<transactions::TransactionsService>>().await;
         health.set_not_serving::<AdminServer<admin::AdminService>>().await;
         stop.cancel();
         tokio::time::sleep(SHUTDOWN_GRACE).await;

@@ -2,13 +2,14 @@
 
 use super::links::{Links, Pushed};
 use super::view::ViewSender;
-use crate::api::ApiError;
+use crate::api::{ApiError, InTransaction};
 use crate::wal::WalPermit;
 use millpond_core::election::Holds;
-use millpond_core::replica::{Acks, Appended, Fault, Input, Proposal, Replica};
+use millpond_core::replica::{Acks, Appended, Fault, Input, Proposal, Replica, Verified};
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::producers::ProducerSummary;
-use millpond_log::{Batch, BrokerId, Incarnation, Offset, PartitionId, TimestampMs};
+use millpond_log::transactions::Marker;
+use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -28,9 +29,6 @@ pub(crate) enum ShardMsg {
     Push(Box<Pushed>),
     /// What a shard asked to be read again.
     Rebuilt(Box<Rebuilt>),
-    /// A coordinator's marker (rule X5).
-    #[cfg(test)]
-    EndTransaction { partition: PartitionId, marker: millpond_log::transactions::Marker, reply: ProduceReply },
     /// Something happened to a replica.
     Step { partition: PartitionId, input: Input },
     /// Whether a way leads to another broker, whatever its session says (rule I6): all that lead hear of it, also later ones.
@@ -43,6 +41,10 @@ pub(crate) enum ShardMsg {
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
     Drop { partition: PartitionId },
+    /// A coordinator ends a transaction (rule X5), for whoever leads in this epoch. Answered once the marker is committed.
+    EndTransaction { partition: PartitionId, office: LeaderEpoch, marker: Marker, room: WalPermit, reply: ProduceReply },
+    /// What a coordinator said of a transaction that batches wait for (rule X3).
+    Verified { partition: PartitionId, verified: Verified, refused: Option<ApiError> },
     /// Whoever reads its log found an invariant broken (rule B6).
     Fault { partition: PartitionId, fault: Fault },
 }
@@ -54,6 +56,8 @@ pub(crate) struct Produce {
     /// Largest timestamp of its records.
     pub(crate) latest: TimestampMs,
     pub(crate) acks: Acks,
+    /// The transaction that the producer says it writes in.
+    pub(crate) transaction: Option<InTransaction>,
     pub(crate) room: WalPermit,
     pub(crate) memory: OwnedSemaphorePermit,
     pub(crate) reply: ProduceReply,
@@ -105,11 +109,21 @@ pub(crate) enum Wanted {
     Manifest,
 }
 
+/// A transaction that a coordinator is to be asked about, before anything of it is appended (rule X3).
+pub(crate) struct Verify {
+    pub(crate) partition: PartitionId,
+    pub(crate) shard: ShardSender,
+    pub(crate) transaction: InTransaction,
+    /// What a yes is to say.
+    pub(crate) verified: Verified,
+}
+
 /// Whom shards ask for what they do not do themselves.
 #[derive(Clone)]
 pub(crate) struct Services {
     pub(crate) proposals: UnboundedSender<Proposed>,
     pub(crate) rebuilds: UnboundedSender<Rebuild>,
+    pub(crate) verifications: UnboundedSender<Verify>,
     pub(crate) links: Links,
 }
 

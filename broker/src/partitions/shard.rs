@@ -4,8 +4,9 @@
 
 use super::links::{Answer, AnswerSender, LinkMsg, Pushed};
 use super::messages::{
-    Closed, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Wanted,
+    Closed, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Verify, Wanted,
 };
+use super::unverified::Waiting;
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
@@ -14,11 +15,12 @@ use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::election::Holds;
 use millpond_core::replica::{
-    Appended, Cursor, Fault, Input, Mark, Now, Output, Placed, PushHead, Refusal, Replica, Token,
+    Appended, Cursor, Fault, Input, Mark, Now, Output, Placed, PushHead, Refusal, Replica, Token, Unverified, Verified,
 };
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::{BrokerId, ErrorCode, Incarnation, Offset, PartitionId};
+use millpond_log::transactions::Marker;
+use millpond_log::{BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, PartitionId};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -50,6 +52,8 @@ struct Slot {
     answers: Option<AnswerSender>,
     /// Batches that wait for the end of a transfer of leadership.
     held: Vec<Produce>,
+    /// Batches that wait for their transaction's coordinator.
+    unverified: Waiting,
     /// The log was taken apart, and is being read again under this ticket.
     rebuilding: Option<u64>,
     /// How far the log is known to have reached, if its disk lost something.
@@ -119,6 +123,8 @@ pub(crate) struct Shard {
     /// A replica found an invariant broken (rule B6).
     fault: Option<String>,
     outputs: Vec<Output>,
+    /// The batch that the step under way handed back (rule X3).
+    handed_back: Option<Unverified>,
     to_publish: Vec<PartitionId>,
     /// Partitions with batches that need wait no longer.
     to_release: Vec<PartitionId>,
@@ -161,6 +167,7 @@ pub(crate) fn spawn(
         started: clock::monotonic(),
         fault: None,
         outputs: Vec::new(),
+        handed_back: None,
         to_publish: Vec::new(),
         to_release: Vec::new(),
         unreachable: BTreeSet::new(),
@@ -223,11 +230,6 @@ impl Shard {
             ShardMsg::Open(open) => self.on_open(*open),
             ShardMsg::Close { partition, done } => self.on_close(partition, done),
             ShardMsg::Rebuilt(rebuilt) => self.on_rebuilt(*rebuilt),
-            #[cfg(test)]
-            ShardMsg::EndTransaction { partition, marker, reply } => {
-                let token = Token(self.replies.insert(reply) as u64);
-                self.step(partition, Input::EndTransaction { token, marker });
-            }
             ShardMsg::Step { partition, input } => self.step(partition, input),
             ShardMsg::Reach { broker, reachable } => self.on_reach(broker, reachable),
             ShardMsg::Holds { partitions, reply } => {
@@ -242,6 +244,10 @@ impl Shard {
                 let _ = reply.send(found.ok_or_else(not_leader));
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
+            ShardMsg::EndTransaction { partition, office, marker, room, reply } => {
+                self.on_end_transaction(partition, office, marker, room, reply);
+            }
+            ShardMsg::Verified { partition, verified, refused } => self.on_verified(partition, verified, refused),
             ShardMsg::Drop { partition } => self.on_drop(partition),
             ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
         }
@@ -295,20 +301,81 @@ impl Shard {
         }
     }
 
-    fn append(&mut self, mut produce: Produce) {
-        let token = Token(self.replies.insert(produce.reply) as u64);
-        let input = Input::Produce { token, batch: produce.batch, latest: produce.latest, acks: produce.acks };
+    fn append(&mut self, produce: Produce) {
+        let Produce { partition, batch, latest, acks, transaction, mut room, memory, reply, spans } = produce;
+        let token = Token(self.replies.insert(reply) as u64);
+        let input = Input::Produce { token, batch, latest, acks };
         let written_before = self.marks.len();
-        produce.spans.append.in_scope(|| self.step(produce.partition, input));
-        drop(produce.spans.append);
+        spans.append.in_scope(|| self.step(partition, input));
+        if let Some(unverified) = self.handed_back.take() {
+            let Unverified { producer, epoch, verification, token, batch, latest, acks } = unverified;
+            let reply = self.take_reply(token);
+            let epoch_per_transaction =
+                transaction.as_ref().is_some_and(|transaction| transaction.epoch_per_transaction);
+            let asked = Verified { producer, epoch, verification, epoch_per_transaction };
+            return self
+                .keep(asked, Produce { partition, batch, latest, acks, transaction, room, memory, reply, spans });
+        }
+        drop(spans.append);
         if self.marks.len() > written_before {
             if let Some(WalRecord::Batch { batch, .. }) = self.records.last() {
-                self.traced.remember(produce.partition, batch.base_offset(), &produce.spans.produce);
+                self.traced.remember(partition, batch.base_offset(), &spans.produce);
             }
-            produce.room.trace(tracing::debug_span!(parent: &produce.spans.produce, "wal"));
-            self.room.push(produce.room);
-            self.memory.push(produce.memory);
+            room.trace(tracing::debug_span!(parent: &spans.produce, "wal"));
+            self.room.push(room);
+            self.memory.push(memory);
         }
+    }
+
+    /// Rule X3: nothing of a transaction goes before its first batch is verified.
+    fn keep(&mut self, verified: Verified, produce: Produce) {
+        let (partition, Some(transaction)) = (produce.partition, produce.transaction.clone()) else {
+            let nameless = "a transactional batch has to name its transactional id";
+            return self.to_answer.push((produce.reply, Err(ApiError::new(ErrorCode::InvalidRequest, nameless))));
+        };
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        if !slot.unverified.keep(&verified, produce) {
+            return;
+        }
+        // Nobody asks any more when the broker ends.
+        if let Some(shard) = self.own.upgrade() {
+            let _ = self.services.verifications.send(Verify { partition, shard, transaction, verified });
+        }
+    }
+
+    fn on_verified(&mut self, partition: PartitionId, verified: Verified, refused: Option<ApiError>) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        let waited = slot.unverified.take(&verified);
+        if let Some(refused) = refused {
+            return self.to_answer.extend(waited.into_iter().map(|produce| (produce.reply, Err(refused.clone()))));
+        }
+        self.step(partition, Input::Verified(verified));
+        waited.into_iter().for_each(|produce| self.on_produce(produce));
+    }
+
+    fn on_end_transaction(
+        &mut self,
+        partition: PartitionId,
+        office: LeaderEpoch,
+        marker: Marker,
+        room: WalPermit,
+        reply: ProduceReply,
+    ) {
+        let leads = |slot: &&Slot| slot.replica.leading().is_some_and(|(record, _)| record.epoch == office);
+        if self.slots.get(&partition).filter(leads).is_none() {
+            // Rule X5: it may have been under way for long, and another copy of it be done.
+            return self.to_answer.push((reply, Err(not_leader())));
+        }
+        let token = Token(self.replies.insert(reply) as u64);
+        let written_before = self.marks.len();
+        self.step(partition, Input::EndTransaction { token, marker });
+        if self.marks.len() > written_before {
+            self.room.push(room);
+        }
+    }
+
+    fn take_reply(&mut self, token: Token) -> ProduceReply {
+        self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"))
     }
 
     fn on_push(&mut self, pushed: Pushed) {
@@ -346,6 +413,7 @@ impl Shard {
             told: None,
             answers: None,
             held: Vec::new(),
+            unverified: Waiting::default(),
             rebuilding: None,
             known_end,
             closing: None,
@@ -512,15 +580,10 @@ impl Shard {
                 self.write(WalRecord::Reset { partition, at, prefix_hash }, partition, mark);
             }
             Output::Answer { token, result } => {
-                let reply = self.replies.remove(usize::try_from(token.0).expect("tokens are slab keys"));
+                let reply = self.take_reply(token);
                 self.to_answer.push((reply, result.map_err(refused)));
             }
-            Output::Verify(unverified) => {
-                // Doors admit no transactional batch yet, for want of coordinators to ask (rule X3).
-                let reply = self.replies.remove(usize::try_from(unverified.token.0).expect("tokens are slab keys"));
-                let message = "no transaction coordinator is there to ask; retry";
-                self.to_answer.push((reply, Err(ApiError::new(ErrorCode::CoordinatorNotAvailable, message))));
-            }
+            Output::Verify(unverified) => self.handed_back = Some(unverified),
             Output::Propose(proposal) => {
                 // Nobody carries proposals any more when the broker ends.
                 if let Some(shard) = self.own.upgrade() {

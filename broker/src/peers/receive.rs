@@ -5,7 +5,7 @@
 
 use super::meters::Window;
 use super::wishes::WISHES_MAX;
-use super::{FRAME_BYTES, Shared, suspect, wire};
+use super::{FRAME_BYTES, Shared, suspect, transactions, wire};
 use crate::partitions::links::{Answer, AnswerSender, Pushed};
 use crate::partitions::messages::ShardMsg;
 use crate::wal::WalPermit;
@@ -121,6 +121,19 @@ impl Replication for ReplicationService {
         let wishes = wishes.map_err(|nonsense| Status::invalid_argument(nonsense.to_string()))?;
         self.shared.take_wishes(&wishes);
         Ok(Response::new(proto::TransferResponse {}))
+    }
+
+    async fn mark(&self, request: Request<proto::MarkRequest>) -> Result<Response<proto::MarkResponse>, Status> {
+        proven(&request)?;
+        transactions::marked(&self.shared, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn confirm(
+        &self,
+        request: Request<proto::ConfirmRequest>,
+    ) -> Result<Response<proto::ConfirmResponse>, Status> {
+        proven(&request)?;
+        transactions::confirmed(&self.shared, request.into_inner()).await.map(Response::new)
     }
 
     async fn reach(&self, request: Request<proto::ReachRequest>) -> Result<Response<proto::ReachResponse>, Status> {

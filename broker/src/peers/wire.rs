@@ -15,9 +15,9 @@ pub(super) const FORMAT: u32 = 1;
 /// A peer said what no broker of this version says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Nonsense(&'static str);
+pub(super) struct Nonsense(pub(super) &'static str);
 
-type Read<T> = Result<T, Nonsense>;
+pub(super) type Read<T> = Result<T, Nonsense>;
 
 pub(super) fn replica_out(rid: Rid, inc: Incarnation) -> proto::Replica {
     proto::Replica { broker: rid.broker.0, wal_gen: rid.wal_gen.0, incarnation: inc.0 }
@@ -41,7 +41,7 @@ fn offset(value: u64) -> Read<Offset> {
     if i64::try_from(value).is_ok() { Ok(Offset(value)) } else { Err(Nonsense("offsets stay below 2^63")) }
 }
 
-fn epoch(value: u32) -> Read<LeaderEpoch> {
+pub(super) fn epoch(value: u32) -> Read<LeaderEpoch> {
     if i32::try_from(value).is_ok() { Ok(LeaderEpoch(value)) } else { Err(Nonsense("epochs stay below 2^31")) }
 }
 

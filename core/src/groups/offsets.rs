@@ -5,11 +5,19 @@
 use super::scope::Scope;
 use super::step::{BLOCK_METADATA_BYTES_MAX, CommitOffset, Fetched, TxnEnd};
 use crate::records::groups::{Committed, OffsetBlock, PendingBlock, Record, RecordPart, block_of};
-use millpond_log::{ErrorCode, PartitionId, ProducerEpoch, ProducerId, TopicId};
+use millpond_log::{CoordinatorEpoch, ErrorCode, PartitionId, ProducerEpoch, ProducerId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a block is.
 type Place = (TopicId, u32);
+
+/// A transaction that its coordinator has confirmed (rule X3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Confirmed {
+    pub(super) producer: ProducerId,
+    pub(super) epoch: ProducerEpoch,
+    pub(super) coordinator: CoordinatorEpoch,
+}
 
 /// Offsets of one group.
 #[derive(Clone, Debug, Default)]
@@ -53,10 +61,10 @@ impl Offsets {
     pub(super) fn add_pending(
         &mut self,
         cx: &mut Scope<'_>,
-        producer: ProducerId,
-        epoch: ProducerEpoch,
+        of: Confirmed,
         offsets: Vec<(PartitionId, CommitOffset)>,
     ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
+        let Confirmed { producer, epoch, coordinator } = of;
         let known = self.pending.iter().filter(|((_, owner), _)| *owner == producer).map(|(_, block)| block.epoch);
         // An older instance of the producer is fenced; what a newer one meets of an older transaction was never ended.
         if known.clone().any(|known| known > epoch) {
@@ -70,7 +78,9 @@ impl Offsets {
             self.check(cx, partition, &offset)?;
             self.last_order += 1;
             let key = (place(partition), producer);
-            let block = self.pending.entry(key).or_insert_with(|| PendingBlock { epoch, offsets: BTreeMap::new() });
+            let fresh = || PendingBlock { epoch, coordinator, offsets: BTreeMap::new() };
+            let block = self.pending.entry(key).or_insert_with(fresh);
+            block.coordinator = block.coordinator.max(coordinator);
             block.offsets.insert(partition.index, (self.last_order, stamp(offset, cx.now.wall_ms, None)));
             touched.insert(key);
             Ok(())
@@ -93,7 +103,7 @@ impl Offsets {
     /// Ends a transaction: its offsets are committed, or dropped. Nothing happens twice, and nothing to a later transaction.
     pub(super) fn end(&mut self, cx: &mut Scope<'_>, end: TxnEnd) {
         let ended = |(key, block): (&(Place, ProducerId), &PendingBlock)| {
-            (key.1 == end.producer && block.epoch <= end.epoch).then_some(*key)
+            (key.1 == end.producer && ends(end, block)).then_some(*key)
         };
         let keys: Vec<(Place, ProducerId)> = self.pending.iter().filter_map(ended).collect();
         let mut dropped: BTreeSet<(Place, ProducerId)> = keys.iter().copied().collect();
@@ -289,6 +299,13 @@ impl Offsets {
             }
         }
     }
+}
+
+/// Rule X5, as partitions judge markers: a raised epoch is above that of the offsets it ends, and what only equals it is a later
+/// transaction's; an older coordinator tells of an earlier one.
+fn ends(end: TxnEnd, block: &PendingBlock) -> bool {
+    let covers = block.epoch < end.epoch || (block.epoch == end.epoch && !end.raised);
+    covers && block.coordinator <= end.coordinator
 }
 
 fn place(partition: PartitionId) -> Place {

@@ -8,19 +8,19 @@ mod load;
 
 use super::classic::ClassicGroup;
 use super::consumer::ConsumerGroup;
-use super::offsets::Offsets;
+use super::offsets::{Confirmed, Offsets};
 use super::patterns::Patterns;
 use super::scope::Scope;
 use super::step::{
     Answer, Change, Commit, Description, Fetch, Fetched, GroupLimits, Members, Now, Request, Step, Token, TxnCommit,
-    TxnEnd, Verification,
+    TxnEnd,
 };
 use super::timers::{Timer, Timers};
 use super::topics::Topics;
 use crate::records::groups::{Record, RecordKey};
 use ends::Ends;
 pub use load::MisplacedRecord;
-use millpond_log::{ErrorCode, PartitionId, ProducerId, TopicId};
+use millpond_log::{CoordinatorEpoch, ErrorCode, PartitionId, ProducerId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -84,6 +84,11 @@ impl Shard {
             Request::ClassicHeartbeat(who) => Some(Answer::ClassicHeartbeat(self.classic_heartbeat(now, to, &who))),
             Request::Leave(request) => Some(Answer::Leave(self.leave(now, to, &request))),
             Request::Commit(request) => Some(Answer::Commit(self.commit(now, to, request))),
+            Request::Verification => Some(Answer::Verification(self.ends.now())),
+            Request::EndTxn(end) => {
+                self.end_txn(now, to, end);
+                Some(Answer::EndTxn)
+            }
             Request::TxnCommit(request) => Some(Answer::Commit(self.txn_commit(now, to, request))),
             Request::Fetch(request) => Some(Answer::Fetch(self.fetch(request))),
             Request::DeleteOffsets { group, partitions } => {
@@ -138,18 +143,17 @@ impl Shard {
         step
     }
 
-    /// Taken before the coordinator of a transaction is asked whether it is open; goes into `TxnCommit`.
+    /// The same, of an owner of this epoch: what an earlier one verified is void (rule X3).
     #[must_use]
-    pub fn verification(&self) -> Verification {
-        self.ends.now()
+    pub fn in_office(mut self, epoch: CoordinatorEpoch) -> Shard {
+        self.ends = Ends::after(u64::from(epoch.0) << 32);
+        self
     }
 
-    /// Ends a transaction. May be told twice. The coordinator may be told that it is done once the step's changes are durable.
-    pub fn end_txn(&mut self, now: Now, end: TxnEnd) -> Step {
-        let mut step = Step::default();
+    fn end_txn(&mut self, now: Now, step: &mut Step, end: TxnEnd) {
         self.ends.add(end.producer);
         for name in self.open.remove(&end.producer).unwrap_or_default() {
-            let waits = self.enter(now, &mut step, &name, |cx, group| {
+            let waits = self.enter(now, step, &name, |cx, group| {
                 group.offsets.end(cx, end);
                 group.offsets.has_pending_of(end.producer)
             });
@@ -157,7 +161,6 @@ impl Shard {
                 self.open.entry(end.producer).or_default().insert(name);
             }
         }
-        step
     }
 
     /// All that is persisted of the shard.
@@ -193,14 +196,14 @@ impl Shard {
         step: &mut Step,
         request: TxnCommit,
     ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
-        let TxnCommit { commit, producer, producer_epoch, verified } = request;
+        let TxnCommit { commit, producer, producer_epoch: epoch, verified, coordinator } = request;
         if self.ends.missed(verified, producer) {
             return Err(ErrorCode::InvalidTxnState);
         }
         let name = self.committing(&commit).map_err(|_| ErrorCode::IllegalGeneration)?;
         let results = self.enter(now, step, &name, |cx, Group { kind, offsets }| {
             kind.may_commit(&commit, true)?;
-            offsets.add_pending(cx, producer, producer_epoch, commit.offsets)
+            offsets.add_pending(cx, Confirmed { producer, epoch, coordinator }, commit.offsets)
         })?;
         self.open.entry(producer).or_default().insert(name);
         Ok(results)

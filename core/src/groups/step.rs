@@ -1,7 +1,7 @@
 //! What goes into a shard of groups and what comes out. Plain data; nothing is decided here.
 
 use crate::records::groups::{ClassicMemberRecord, Client, Committed, MemberRecord, Protocol, Record, RecordKey};
-use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId};
+use millpond_log::{CoordinatorEpoch, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -101,8 +101,12 @@ pub enum Request {
     Leave(Leave),
     /// Offsets are committed.
     Commit(Commit),
+    /// A moment to ask the coordinator of a transaction after (rule X3).
+    Verification,
     /// Offsets become part of an open transaction (KIP-447).
     TxnCommit(TxnCommit),
+    /// A transaction ends. May be told twice; answered once its offsets are settled.
+    EndTxn(TxnEnd),
     /// Committed offsets are asked for.
     Fetch(Fetch),
     /// Committed offsets are deleted.
@@ -303,11 +307,13 @@ pub struct TxnCommit {
     pub producer: ProducerId,
     /// In which epoch.
     pub producer_epoch: ProducerEpoch,
-    /// What `Shard::verification` gave before the transaction's coordinator was asked whether it is open (rule X3).
+    /// What `Request::Verification` gave before the transaction's coordinator was asked whether it is open (rule X3).
     pub verified: Verification,
+    /// The epoch in which that coordinator said so.
+    pub coordinator: CoordinatorEpoch,
 }
 
-/// A moment before which no end of a transaction was missed.
+/// A moment before which no end of a transaction was missed. Of one owner of the shard: the next one knows of none that was given before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Verification(pub(super) u64);
 
@@ -336,6 +342,8 @@ pub enum Answer {
     Leave(Result<Vec<Result<(), ErrorCode>>, ErrorCode>),
     /// By partition, in the order of the request.
     Commit(Result<Vec<Result<(), ErrorCode>>, ErrorCode>),
+    Verification(Verification),
+    EndTxn,
     /// None where nothing was committed.
     Fetch(Result<Vec<Fetched>, ErrorCode>),
     /// By partition, in the order of the request.
@@ -421,6 +429,10 @@ pub struct TxnEnd {
     pub producer: ProducerId,
     /// The epoch of the marker: that of the transaction, or a higher one that fences it.
     pub epoch: ProducerEpoch,
+    /// Whether that is above the epoch of the transaction's offsets (rule X1): always, but for clients of the first version.
+    pub raised: bool,
+    /// The epoch of the coordinator that says so.
+    pub coordinator: CoordinatorEpoch,
     /// Whether it was committed.
     pub commit: bool,
 }

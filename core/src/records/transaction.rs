@@ -1,4 +1,4 @@
-//! A transactional id as the metadata store keeps it: `/x/{txn id}`. Plain data; what may follow what is the coordinator's decision.
+//! A transactional id as the metadata store keeps it: `/x/{shard}/{txn id}`. Plain data; what may follow what is the coordinator's decision.
 
 use super::text;
 use millpond_log::transactions::TxnOutcome;
@@ -36,7 +36,7 @@ pub enum TransactionState {
     CompleteAbort,
 }
 
-/// A transactional id: `/x/{txn id}`.
+/// A transactional id: `/x/{shard}/{txn id}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransactionRecord {

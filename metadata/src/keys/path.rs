@@ -113,8 +113,8 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
-    /// A group's name, below the number of its shard. That the number is the right one is told by the spelling of the whole key.
-    pub(super) fn group(&mut self) -> Option<String> {
+    /// The name of a group or a transactional id, below the number of its shard. That the number is the right one is told by the spelling of the whole key.
+    pub(super) fn name(&mut self) -> Option<String> {
         self.number::<u32>()?;
         self.free()
     }

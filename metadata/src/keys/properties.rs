@@ -1,6 +1,7 @@
 //! What must hold of any bytes that are read as a key: each key has one spelling, and lies in the spaces it belongs to.
 
 use super::{Key, Keys, ShardKind, Space};
+use millpond_core::coordinators::shard_of;
 use millpond_log::testing::{Seed, decoding};
 use millpond_log::{BrokerId, PartitionId, TopicId};
 
@@ -40,7 +41,7 @@ fn lies_in_its_spaces(keys: &Keys, key: &Key) {
         Key::TierRoot(partition) => Space::TierRootsOf(partition.topic),
         Key::GcDrop { gc_epoch, .. } => Space::DropsBefore(gc_epoch.saturating_add(1)),
         Key::Shard { .. } => Space::Shards,
-        Key::Transaction(_) => Space::Transactions,
+        Key::Transaction(id) => Space::TransactionsIn(shard_of(&id)),
         Key::Group { group, .. } => Space::GroupsOf(group),
         Key::Offsets { group, .. } => Space::OffsetsOf(group),
         Key::PendingOffsets { group, .. } => Space::PendingOffsetsOf(group),

@@ -42,7 +42,7 @@ fn keys_are_spelled_as_the_table_says() {
     check(Key::ProducerIds, "/pid/next");
     check(Key::BrokerIds, "/bid/next");
     check(Key::Shard { kind: ShardKind::Group, shard: 4 }, "/shard/group/0000000004");
-    check(Key::Transaction("a/b%\u{0}é".to_owned()), "/x/a%2Fb%25%00é");
+    check(Key::Transaction("a/b%\u{0}é".to_owned()), "/x/0000000005/a%2Fb%25%00é");
     check(Key::ShardSeq { kind: ShardKind::Txn, shard: 4 }, "/seq/txn/0000000004");
     check(Key::Group { group: "g".to_owned(), part: "members".to_owned() }, "/g/0000000004/g/members");
     let offsets = Key::Offsets { group: String::new(), topic: TOPIC, block: 1 };
@@ -67,9 +67,11 @@ fn other_spellings_are_foreign() {
         "/b/7/lease",
         "/topics/a b",
         "/pid/first",
-        "/x/%2f",
-        "/x/%41",
-        "/x/%4",
+        "/x/a",
+        "/x/0000000000/g",
+        "/x/0000000004/%2f",
+        "/x/0000000004/%41",
+        "/x/0000000004/%4",
         "/gc/drop/b",
         &format!("/p/{uuid}/3"),
         &format!("/p/{}/0000000003", uuid.to_uppercase()),
@@ -81,7 +83,7 @@ fn other_spellings_are_foreign() {
     }
     assert!(keys().parse(b"/millpond/tes/cluster").is_err());
     assert!(keys().parse(b"/millpond/test2/cluster").is_err());
-    assert!(keys().parse(b"/millpond/test/x/\xff").is_err());
+    assert!(keys().parse(b"/millpond/test/x/0000000004/\xff").is_err());
 }
 
 #[test]
@@ -99,6 +101,8 @@ fn spaces_hold_their_keys_and_no_others() {
     check(Space::DropsBefore(16), dropped(15), dropped(16));
     check(Space::GroupsOf("a".to_owned()), group("a"), group("ab"));
     check(Space::GroupsOf("a".to_owned()), group("a"), group("a/b"));
+    let (in_four, in_nine) = ("g", "orders");
+    check(Space::TransactionsIn(4), Key::Transaction(in_four.to_owned()), Key::Transaction(in_nine.to_owned()));
     assert!(!keys().space(&Space::All).contains(&Keys::for_cluster("test2").encode(&Key::Cluster)));
 }
 

@@ -6,7 +6,7 @@ use millpond_core::groups::Change;
 use millpond_core::records::groups::{
     Committed, ConsumerRecord, GroupRecord, MemberRecord, PendingBlock, Record, RecordKey, RecordPart,
 };
-use millpond_log::{Incarnation, Offset, ProducerEpoch, ProducerId, TopicId};
+use millpond_log::{CoordinatorEpoch, Incarnation, Offset, ProducerEpoch, ProducerId, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::kv::Kv;
 use millpond_metadata::store::{HeldShard, Outcome, Session, ShardBatch, ShardWrite, Store, Takeover};
@@ -90,7 +90,11 @@ async fn what_was_committed_is_loaded_by_the_next_owner(store: &Store) {
     };
     let (topic, block) = (TopicId(7), 1);
     let member = MemberRecord { epoch: 4, topics: ["t".to_owned()].into(), ..MemberRecord::default() };
-    let pending = PendingBlock { epoch: ProducerEpoch(2), offsets: [(300, (1, offset.clone()))].into() };
+    let pending = PendingBlock {
+        epoch: ProducerEpoch(2),
+        coordinator: CoordinatorEpoch(3),
+        offsets: [(300, (1, offset.clone()))].into(),
+    };
     let changes = [
         epoch(group, 1),
         put(group, RecordPart::Member("m".into()), Record::Member(member)),

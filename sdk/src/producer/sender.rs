@@ -227,6 +227,7 @@ impl Sender {
             acks: acks.into(),
             timeout_ms: u32::try_from(self.config.request_timeout.as_millis()).unwrap_or(u32::MAX),
             records: Some(vec![batch].into()),
+            ..Default::default()
         }
     }
 

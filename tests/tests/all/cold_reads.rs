@@ -154,6 +154,7 @@ async fn publish(broker: &TestBroker, data: &Data) -> Vec<Batch> {
             topic: TopicRef::Name(data.topic.to_owned()),
             partition: 0,
             records: Bytes::from(records),
+            transaction: None,
             acks: Acks::All,
             timeout: Duration::from_secs(30),
         };

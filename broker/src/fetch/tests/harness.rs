@@ -187,7 +187,9 @@ impl Log {
         let marker = Marker { producer, epoch: ProducerEpoch(epoch + 1), raised: true, end };
         let (reply, answer) = oneshot::channel();
         let partition = self.handle.id;
-        let sent = self.local().shard.send(ShardMsg::EndTransaction { partition, marker, reply });
+        let room = self.broker.inner().wal.reserve(128).expect("the WAL has room");
+        let office = self.view().visible.epoch;
+        let sent = self.local().shard.send(ShardMsg::EndTransaction { partition, office, marker, room, reply });
         sent.expect("the shard is there");
         answer.await.expect("it answers").expect("the marker is appended");
     }
@@ -205,7 +207,7 @@ impl Log {
         let (reply, answer) = oneshot::channel();
         let (partition, latest, acks) = (self.handle.id, TimestampMs(5), replica::Acks::All);
         let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
-        let produce = Produce { partition, batch, latest, acks, room, memory, reply, spans };
+        let produce = Produce { partition, batch, latest, acks, transaction: None, room, memory, reply, spans };
         self.local().shard.send(ShardMsg::Produce(produce)).expect("the shard is there");
         answer.await.expect("it answers")
     }

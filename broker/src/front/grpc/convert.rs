@@ -37,10 +37,13 @@ pub(super) fn produce_request(request: v1::ProduceRequest) -> Result<ProduceRequ
         ms => Duration::from_millis(ms.into()),
     };
     let records = request.records.ok_or_else(|| malformed("`records` is missing: give one record batch"))?;
+    let id = Some(request.transactional_id).filter(|id| !id.is_empty());
+    let transaction = id.map(|id| InTransaction { id: id.as_str().into(), epoch_per_transaction: true });
     Ok(ProduceRequest {
         topic: topic_ref(request.topic)?,
         partition: request.partition,
         records: records.into_bytes(),
+        transaction,
         acks,
         timeout,
     })

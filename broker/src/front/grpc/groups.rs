@@ -51,18 +51,9 @@ impl v1::groups_server::Groups for GroupsService {
         &self,
         request: Request<v1::CommitOffsetsRequest>,
     ) -> Result<Response<v1::CommitOffsetsResponse>, Status> {
-        let v1::CommitOffsetsRequest { group, member, epoch, instance, offsets } = request.into_inner();
-        let offsets = offsets.into_iter().map(offset_to_commit).collect::<Result<Vec<_>, _>>();
-        let offsets = offsets.map_err(|error| status(&error))?;
-        let partitions: Vec<PartitionId> = offsets.iter().map(|(partition, _)| *partition).collect();
-        let commit = groups::Commit {
-            group: group.as_str().into(),
-            member: member.as_str().into(),
-            instance,
-            epoch,
-            retention_ms: None,
-            offsets,
-        };
+        let commit = commit(request.into_inner()).map_err(|error| status(&error))?;
+        let partitions = partitions_committed(&commit);
+        let group = commit.group.to_string();
         let read = |answer| match answer {
             Answer::Commit(outcomes) => Some(outcomes),
             _ => None,
@@ -168,6 +159,19 @@ impl v1::groups_server::Groups for GroupsService {
     }
 }
 
+/// The commit that a client asks for.
+pub(super) fn commit(request: v1::CommitOffsetsRequest) -> Result<groups::Commit, ApiError> {
+    let v1::CommitOffsetsRequest { group, member, epoch, instance, offsets } = request;
+    let offsets = offsets.into_iter().map(offset_to_commit).collect::<Result<Vec<_>, _>>()?;
+    let (group, member) = (group.as_str().into(), member.as_str().into());
+    Ok(groups::Commit { group, member, instance, epoch, retention_ms: None, offsets })
+}
+
+/// Whose offsets it commits, in order.
+pub(super) fn partitions_committed(commit: &groups::Commit) -> Vec<PartitionId> {
+    commit.offsets.iter().map(|(partition, _)| *partition).collect()
+}
+
 fn partition_id(partition: v1::GroupPartition) -> Result<PartitionId, ApiError> {
     let v1::GroupPartition { topic_id, partition: index } = partition;
     let topic = topic_id.parse().map_err(|error| malformed(format!("`topic_id` is `{topic_id}`: {error}")))?;
@@ -178,7 +182,7 @@ fn partitions_of(partitions: Vec<v1::GroupPartition>) -> Result<Vec<PartitionId>
     partitions.into_iter().map(partition_id).collect()
 }
 
-fn partition(id: PartitionId) -> v1::GroupPartition {
+pub(super) fn partition(id: PartitionId) -> v1::GroupPartition {
     v1::GroupPartition { topic_id: id.topic.to_string(), partition: id.index }
 }
 
@@ -189,7 +193,10 @@ fn offset_to_commit(offset: v1::OffsetToCommit) -> Result<(PartitionId, groups::
     Ok((id, groups::CommitOffset { offset: Offset(offset), leader_epoch, metadata }))
 }
 
-fn outcomes_of(partitions: &[PartitionId], outcomes: Vec<Result<(), ErrorCode>>) -> Vec<v1::PartitionOutcome> {
+pub(super) fn outcomes_of(
+    partitions: &[PartitionId],
+    outcomes: Vec<Result<(), ErrorCode>>,
+) -> Vec<v1::PartitionOutcome> {
     let outcome = |(id, outcome): (&PartitionId, Result<(), ErrorCode>)| v1::PartitionOutcome {
         partition: Some(partition(*id)),
         error: outcome.err().map_or_else(String::new, |code| code.name().to_owned()),

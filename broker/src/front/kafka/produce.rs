@@ -150,7 +150,8 @@ async fn admit(
     let topic = TopicRef::Name(topic.to_owned());
     // Null is no batch; what is exactly one is the broker's to judge.
     let records = records.unwrap_or_default();
-    broker.produce(BrokerRequest { topic, partition, records, acks, timeout }).await
+    let transaction = None;
+    broker.produce(BrokerRequest { topic, partition, records, transaction, acks, timeout }).await
 }
 
 type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;

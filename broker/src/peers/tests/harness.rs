@@ -163,7 +163,9 @@ impl Node {
         let (proposals, mut proposed) = unbounded_channel();
         let (rebuilds, asked) = unbounded_channel();
         let links = Links::default();
-        let services = Services { proposals, rebuilds, links: links.clone() };
+        // No transactions here: who asks about one waits in vain.
+        let (verifications, _) = unbounded_channel();
+        let services = Services { proposals, rebuilds, verifications, links: links.clone() };
         let mut tasks = JoinSet::new();
         // Assignments come from the tests; what is proposed is not written.
         tasks.spawn(async move {
@@ -197,6 +199,7 @@ impl Node {
             links: links.clone(),
             shards: gated,
             shard_of,
+            asked: tokio::sync::mpsc::channel(1).0,
             strangers: settings.strangers,
             meter: metrics.meter(),
         });
@@ -260,7 +263,20 @@ impl Node {
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
         let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
         let latest = batch.max_timestamp();
-        self.tell(partition, ShardMsg::Produce(Produce { partition, batch, latest, acks, room, memory, reply, spans }));
+        self.tell(
+            partition,
+            ShardMsg::Produce(Produce {
+                partition,
+                batch,
+                latest,
+                acks,
+                transaction: None,
+                room,
+                memory,
+                reply,
+                spans,
+            }),
+        );
         answer
     }
 

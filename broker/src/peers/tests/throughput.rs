@@ -86,6 +86,14 @@ impl Replication for Shared {
         Err(Status::unavailable("a sink"))
     }
 
+    async fn mark(&self, _: Request<proto::MarkRequest>) -> Result<Response<proto::MarkResponse>, Status> {
+        Err(Status::unavailable("a sink"))
+    }
+
+    async fn confirm(&self, _: Request<proto::ConfirmRequest>) -> Result<Response<proto::ConfirmResponse>, Status> {
+        Err(Status::unavailable("a sink"))
+    }
+
     async fn transfer(&self, _: Request<proto::TransferRequest>) -> Result<Response<proto::TransferResponse>, Status> {
         Err(Status::unavailable("a sink"))
     }

@@ -43,6 +43,14 @@ impl Replication for Deaf {
         Err(Status::unavailable("deaf"))
     }
 
+    async fn mark(&self, _: Request<proto::MarkRequest>) -> Result<Response<proto::MarkResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+
+    async fn confirm(&self, _: Request<proto::ConfirmRequest>) -> Result<Response<proto::ConfirmResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+
     async fn transfer(&self, _: Request<proto::TransferRequest>) -> Result<Response<proto::TransferResponse>, Status> {
         Err(Status::unavailable("deaf"))
     }

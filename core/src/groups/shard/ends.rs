@@ -1,6 +1,7 @@
 //! Which transactions ended lately: what was found open before its end was told must not be taken for open after it (rule X3).
 
-use super::{ProducerId, Verification};
+use super::super::step::Verification;
+use millpond_log::ProducerId;
 use std::collections::BTreeMap;
 
 /// Ends that are remembered. A check that is under way while so many others end is refused, and tried again.
@@ -18,6 +19,11 @@ pub(super) struct Ends {
 }
 
 impl Ends {
+    /// None is known of, and none that was counted below `start` counts.
+    pub(super) fn after(start: u64) -> Ends {
+        Ends { count: start, forgotten: start, ..Ends::default() }
+    }
+
     pub(super) fn now(&self) -> Verification {
         Verification(self.count)
     }
@@ -45,6 +51,13 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_of_another_owner_is_void() {
+        let (before, after) = (Ends::after(1 << 32), Ends::after(2 << 32));
+        assert!(!before.missed(before.now(), ProducerId(1)));
+        assert!(after.missed(before.now(), ProducerId(1)), "it ended there, for all that is known");
+    }
 
     #[test]
     fn an_end_is_missed_by_who_asked_before_it() {

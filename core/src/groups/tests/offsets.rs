@@ -1,7 +1,7 @@
 //! Committed offsets: who may commit, what is read back, and when it is forgotten.
 
 use super::*;
-use millpond_log::{LeaderEpoch, ProducerEpoch, ProducerId};
+use millpond_log::{CoordinatorEpoch, LeaderEpoch, ProducerEpoch, ProducerId};
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
@@ -238,17 +238,68 @@ fn offsets_and_groups_are_deleted_on_request() {
 }
 
 fn txn(world: &mut World, producer: u64, epoch: u16, offsets: Vec<(PartitionId, CommitOffset)>) -> Committing {
-    let verified = world.shard.verification();
-    let (producer, producer_epoch) = (ProducerId(producer), ProducerEpoch(epoch));
-    let request = TxnCommit { commit: commit("", -1, offsets), producer, producer_epoch, verified };
+    let verified = verification(world);
+    let (producer, producer_epoch, coordinator) = (ProducerId(producer), ProducerEpoch(epoch), COORDINATOR);
+    let request = TxnCommit { commit: commit("", -1, offsets), producer, producer_epoch, verified, coordinator };
     let Answer::Commit(result) = world.ask(Request::TxnCommit(request)) else { panic!("another answer") };
     result
 }
 
+const COORDINATOR: CoordinatorEpoch = CoordinatorEpoch(3);
+
+fn verification(world: &mut World) -> Verification {
+    let Answer::Verification(verified) = world.ask(Request::Verification) else { panic!("another answer") };
+    verified
+}
+
 fn end(world: &mut World, producer: u64, epoch: u16, commit: bool) {
-    let end = TxnEnd { producer: ProducerId(producer), epoch: ProducerEpoch(epoch), commit };
-    let step = world.shard.end_txn(world.now, end);
-    world.absorb(step);
+    ends(world, TxnEnd { raised: false, ..told(producer, epoch, commit) });
+}
+
+fn told(producer: u64, epoch: u16, commit: bool) -> TxnEnd {
+    let (producer, epoch) = (ProducerId(producer), ProducerEpoch(epoch));
+    TxnEnd { producer, epoch, raised: true, coordinator: COORDINATOR, commit }
+}
+
+fn ends(world: &mut World, end: TxnEnd) {
+    assert_eq!(world.ask(Request::EndTxn(end)), Answer::EndTxn);
+}
+
+/// Rule X5: an end that comes late, or twice, is of an earlier transaction.
+#[test]
+fn a_late_end_settles_nothing_of_a_later_transaction() {
+    let mut world = World::new(&[("t", 1)]);
+    let p = world.partition("t", 0);
+    txn(&mut world, 5, 0, vec![(p, offset(10))]).expect("it may");
+    ends(&mut world, told(5, 1, true));
+    assert_eq!(fetch(&mut world, p, true), Ok(Some(10)));
+    // The epoch that the first end raised is the next transaction's.
+    txn(&mut world, 5, 1, vec![(p, offset(20))]).expect("it may");
+    ends(&mut world, told(5, 1, true));
+    assert_eq!(fetch(&mut world, p, true), Err(ErrorCode::UnstableOffsetCommit), "told twice");
+    // A client that keeps its epoch: only who coordinates tells its ends apart, also after a failover here.
+    let deposed = TxnEnd { raised: false, coordinator: CoordinatorEpoch(2), ..told(5, 1, true) };
+    ends(&mut world, deposed);
+    world.reload(GroupLimits::default());
+    ends(&mut world, deposed);
+    assert_eq!(fetch(&mut world, p, true), Err(ErrorCode::UnstableOffsetCommit), "told by one who was deposed");
+    ends(&mut world, TxnEnd { raised: false, ..told(5, 1, false) });
+    assert_eq!(fetch(&mut world, p, true), Ok(Some(10)));
+}
+
+/// Rule X3: the next owner knows nothing of ends that the one before was told.
+#[test]
+fn what_one_owner_verified_is_void_with_the_next() {
+    let mut world = World::new(&[("t", 1)]);
+    let p = world.partition("t", 0);
+    world.shard = world.shard.clone().in_office(CoordinatorEpoch(1));
+    let verified = verification(&mut world);
+    world.shard = world.shard.clone().in_office(CoordinatorEpoch(2));
+    let (producer, producer_epoch, coordinator) = (ProducerId(5), ProducerEpoch(0), COORDINATOR);
+    let late =
+        TxnCommit { commit: commit("", -1, vec![(p, offset(1))]), producer, producer_epoch, verified, coordinator };
+    assert_eq!(world.ask(Request::TxnCommit(late)), Answer::Commit(Err(ErrorCode::InvalidTxnState)));
+    assert_eq!(txn(&mut world, 5, 0, vec![(p, offset(1))]), Ok(vec![Ok(())]));
 }
 
 /// KIP-447, rule O1: offsets of a transaction count when it is committed; until then who wants stable ones has to wait.
@@ -311,10 +362,11 @@ fn an_older_instance_of_a_producer_is_fenced() {
 fn a_commit_that_was_verified_before_the_end_is_refused() {
     let mut world = World::new(&[("t", 1)]);
     let p = world.partition("t", 0);
-    let verified = world.shard.verification();
+    let verified = verification(&mut world);
     end(&mut world, 5, 0, false);
-    let (producer, producer_epoch) = (ProducerId(5), ProducerEpoch(0));
-    let late = TxnCommit { commit: commit("", -1, vec![(p, offset(1))]), producer, producer_epoch, verified };
+    let (producer, producer_epoch, coordinator) = (ProducerId(5), ProducerEpoch(0), COORDINATOR);
+    let late =
+        TxnCommit { commit: commit("", -1, vec![(p, offset(1))]), producer, producer_epoch, verified, coordinator };
     assert_eq!(world.ask(Request::TxnCommit(late)), Answer::Commit(Err(ErrorCode::InvalidTxnState)));
     assert_eq!(fetch(&mut world, p, true), Ok(None));
 }
@@ -325,9 +377,10 @@ fn members_are_fenced_inside_transactions_too() {
     let p = world.partition("t", 0);
     world.beat(join("a", &["t"])).expect("it joins");
     let mut of = |member: &str, epoch| {
-        let verified = world.shard.verification();
+        let verified = verification(&mut world);
         let commit = commit(member, epoch, vec![(p, offset(1))]);
-        let request = TxnCommit { commit, producer: ProducerId(1), producer_epoch: ProducerEpoch(0), verified };
+        let (producer, producer_epoch, coordinator) = (ProducerId(1), ProducerEpoch(0), COORDINATOR);
+        let request = TxnCommit { commit, producer, producer_epoch, verified, coordinator };
         let Answer::Commit(result) = world.ask(Request::TxnCommit(request)) else { panic!("another answer") };
         result
     };

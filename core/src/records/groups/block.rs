@@ -2,7 +2,7 @@
 //!
 //! Version byte, then partitions in ascending order; varints are LEB128, times and offsets zigzag. Equal blocks give equal bytes.
 
-use millpond_log::{LeaderEpoch, Offset, ProducerEpoch};
+use millpond_log::{CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch};
 use std::collections::BTreeMap;
 
 const VERSION: u8 = 1;
@@ -30,6 +30,9 @@ pub type OffsetBlock = BTreeMap<u32, Committed>;
 pub struct PendingBlock {
     /// The producer's epoch.
     pub epoch: ProducerEpoch,
+    /// The newest epoch of the transaction's coordinator that confirmed it: ends that older ones tell of are of an earlier transaction
+    /// (rule X5).
+    pub coordinator: CoordinatorEpoch,
     /// By the index of the partition: when they came, as a number in the group, and what is to be committed.
     pub offsets: BTreeMap<u32, (u64, Committed)>,
 }
@@ -57,6 +60,7 @@ impl PendingBlock {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put(&mut out, self.epoch.0.into());
+        put(&mut out, self.coordinator.0.into());
         put_entries(&mut out, self.offsets.iter().map(|(&index, (_, committed))| (index, committed)));
         for (order, _) in self.offsets.values() {
             put(&mut out, *order);
@@ -70,10 +74,11 @@ impl PendingBlock {
         let mut fields = Fields(bytes);
         let known = fields.byte()? == VERSION;
         let epoch = ProducerEpoch(u16::try_from(fields.varint()?).ok()?);
+        let coordinator = CoordinatorEpoch(fields.varint32()?);
         let entries = fields.entries()?;
         let ordered = entries.into_iter().map(|(index, committed)| Some((index, (fields.varint()?, committed))));
         let offsets = ordered.collect::<Option<BTreeMap<u32, (u64, Committed)>>>()?;
-        (known && fields.0.is_empty()).then_some(PendingBlock { epoch, offsets })
+        (known && fields.0.is_empty()).then_some(PendingBlock { epoch, coordinator, offsets })
     }
 }
 

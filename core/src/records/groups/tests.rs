@@ -1,7 +1,7 @@
 //! Records of groups are read back as they were written, and nothing else is read.
 
 use super::*;
-use millpond_log::{LeaderEpoch, Offset, ProducerEpoch};
+use millpond_log::{CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch};
 use proptest::prelude::*;
 
 fn partition(topic: u128, index: u32) -> PartitionId {
@@ -29,7 +29,7 @@ proptest! {
     fn offset_blocks_read_back(block in block(), epoch: u16, order: u32) {
         prop_assert_eq!(decode_offsets(&encode_offsets(&block)), Some(block.clone()));
         let offsets = block.into_iter().map(|(index, committed)| (index, (u64::from(order ^ index), committed))).collect();
-        let pending = PendingBlock { epoch: ProducerEpoch(epoch), offsets };
+        let pending = PendingBlock { epoch: ProducerEpoch(epoch), coordinator: CoordinatorEpoch(order), offsets };
         prop_assert_eq!(PendingBlock::decode(&pending.encode()), Some(pending));
     }
 

@@ -66,7 +66,14 @@ fn batch(number: u64, size: usize) -> Bytes {
 }
 
 fn produce(records: Bytes) -> ProduceRequest {
-    ProduceRequest { topic: topic(), partition: 0, records, acks: Acks::All, timeout: Duration::from_secs(60) }
+    ProduceRequest {
+        topic: topic(),
+        partition: 0,
+        records,
+        transaction: None,
+        acks: Acks::All,
+        timeout: Duration::from_secs(60),
+    }
 }
 
 fn fetch(offset: u64, bytes_min: usize, wait_max: Duration) -> FetchRequest {
