@@ -3,7 +3,6 @@
 //! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
 mod acceptance;
-mod active_producers;
 mod alive;
 pub mod api;
 pub mod broker;
@@ -14,11 +13,13 @@ pub mod clock;
 pub mod config;
 mod controller;
 mod coordinators;
+mod driven;
 mod elections;
 mod fetch;
 mod fleet;
 pub mod front;
 mod gc;
+mod hanging;
 mod identity;
 mod leaders;
 mod levels;

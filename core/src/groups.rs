@@ -16,6 +16,7 @@ mod timers;
 mod topics;
 
 pub use assign::Assignor;
+pub use patterns::Expression;
 pub use shard::{MisplacedRecord, Shard, apply};
 pub use step::*;
 pub use topics::{Topic, Topics};

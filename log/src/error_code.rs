@@ -112,6 +112,8 @@ codes! {
     ConcurrentTransactions = 51, "CONCURRENT_TRANSACTIONS", true;
     /// A marker of a coordinator that is one no more.
     TransactionCoordinatorFenced = 52, "TRANSACTION_COORDINATOR_FENCED", false;
+    /// Something else in the same request was refused, and nothing of it was done.
+    OperationNotAttempted = 55, "OPERATION_NOT_ATTEMPTED", false;
     /// Stored data cannot be read or written now.
     KafkaStorageError = 56, "KAFKA_STORAGE_ERROR", true;
     /// The producer id is unknown here.

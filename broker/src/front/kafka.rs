@@ -23,6 +23,7 @@ pub(crate) mod properties;
 mod request;
 mod throttle;
 mod topics;
+mod transactions;
 mod versions;
 mod wire;
 

@@ -59,6 +59,24 @@ impl Patterns {
     }
 }
 
+/// An expression that has to match the whole of a name: RE2's syntax, in linear time and bounded size.
+#[derive(Clone, Debug)]
+pub struct Expression(Regex);
+
+impl Expression {
+    /// Reads it; `None` if it cannot be read, or is too large.
+    #[must_use]
+    pub fn new(pattern: &str) -> Option<Expression> {
+        compile(pattern).map(Expression)
+    }
+
+    /// Whether it matches all of `name`.
+    #[must_use]
+    pub fn is_match(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+}
+
 fn compile(pattern: &str) -> Option<Regex> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return None;

@@ -8,4 +8,5 @@ mod lost;
 pub(crate) mod produce;
 mod read;
 mod topics;
+mod transactions;
 pub(crate) mod wire;

@@ -164,6 +164,7 @@ impl Log {
         let stamp = ProducerStamp { id: producer, epoch: ProducerEpoch(epoch), base_sequence: sequence };
         let batch = batch(records, Some(stamp));
         if self.open.insert(producer) {
+            // Without a transactional id no coordinator is asked.
             let refused = self.append(batch.clone()).await.expect_err("rule X3: nobody has verified it");
             assert!(refused.code != ErrorCode::InvalidProducerEpoch, "{refused}");
             self.asked += 1;

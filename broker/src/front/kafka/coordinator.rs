@@ -1,15 +1,16 @@
-//! FindCoordinator: which broker keeps the state of a group.
+//! FindCoordinator: which broker keeps the state of a group, or of a transactional id.
 //!
 //! librdkafka compresses with lz4 only for brokers that list this request (case A3 has the same cause).
 
 use super::metadata::{dialled, node_id};
 use super::wire::{requests, responses};
 use crate::Broker;
-use crate::api::ApiError;
+use crate::api::{ApiError, BrokerDescription};
 use millpond_log::ErrorCode;
 
 /// Kafka's key types: consumer groups, transactions, share groups.
 const GROUP: i8 = 0;
+const TRANSACTION: i8 = 1;
 const KEY_TYPES: std::ops::RangeInclusive<i8> = 0..=2;
 
 const NO_BROKER: i32 = -1;
@@ -66,10 +67,11 @@ pub(super) fn answer(
 
 fn coordinator(broker: &Broker, listener: &str, key_type: i8, key: String) -> Coordinator {
     let found = match key_type {
-        GROUP => group(broker, listener, &key),
+        GROUP => broker.group_coordinator(&key).and_then(|owner| at(&owner.broker, listener)),
+        TRANSACTION => broker.transaction_coordinator(&key).and_then(|owner| at(&owner.broker, listener)),
         // Nothing goes on without this one, so it has to end the waiting.
         _ if KEY_TYPES.contains(&key_type) => {
-            Err(ApiError::new(ErrorCode::UnsupportedVersion, "transactions and share groups are not served"))
+            Err(ApiError::new(ErrorCode::UnsupportedVersion, "share groups are not served"))
         }
         _ => Err(ApiError::new(ErrorCode::InvalidRequest, format!("nothing is coordinated by key type {key_type}"))),
     };
@@ -84,11 +86,10 @@ fn coordinator(broker: &Broker, listener: &str, key_type: i8, key: String) -> Co
     }
 }
 
-/// Node id, host and port of the broker that coordinates a group, at the listener of this name.
-fn group(broker: &Broker, listener: &str, group: &str) -> Result<(i32, String, i32), ApiError> {
-    let owner = broker.group_coordinator(group)?.broker;
+/// Node id, host and port of a coordinator, at the listener of this name.
+fn at(owner: &BrokerDescription, listener: &str) -> Result<(i32, String, i32), ApiError> {
     let (host, port) = owner.kafka_at(listener).and_then(dialled).ok_or_else(|| {
-        let message = format!("broker {} coordinates the group and has no listener `{listener}`", owner.id);
+        let message = format!("broker {} coordinates it and has no listener `{listener}`", owner.id);
         ApiError::new(ErrorCode::CoordinatorNotAvailable, message)
     })?;
     Ok((node_id(owner.id), host, port))

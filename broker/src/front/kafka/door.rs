@@ -6,6 +6,7 @@ use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
 use super::{
     active_producers, coordinator, describe, epochs, fetch, groups, metadata, offsets, produce, producers, topics,
+    transactions,
 };
 use crate::Broker;
 use crate::api::ApiError;
@@ -106,10 +107,33 @@ impl Door {
             Body::DescribeTopicPartitions(request) => {
                 answer(envelope, async move { describe::topic_partitions(&broker, request) })
             }
+            Body::AddPartitionsToTxn(request) => {
+                answer(envelope, async move { transactions::add_partitions(&broker, version, request).await })
+            }
+            Body::AddOffsetsToTxn(request) => {
+                answer(envelope, async move { transactions::add_offsets(&broker, version, request).await })
+            }
+            Body::EndTxn(request) => {
+                answer(envelope, async move { transactions::end(&broker, version, request).await })
+            }
+            Body::TxnOffsetCommit(request) => {
+                answer(envelope, async move { transactions::commit(&broker, version, request).await })
+            }
+            Body::WriteTxnMarkers(request) => {
+                answer(envelope, async move { transactions::write_markers(&broker, request).await })
+            }
+            Body::DescribeTransactions(request) => {
+                answer(envelope, async move { transactions::describe(&broker, request).await })
+            }
+            Body::ListTransactions(request) => {
+                answer(envelope, async move { transactions::list(&broker, request).await })
+            }
             Body::DescribeProducers(request) => {
                 answer(envelope, async move { active_producers::answer(&broker, request).await })
             }
-            Body::InitProducerId(request) => answer(envelope, async move { producers::answer(&broker, request).await }),
+            Body::InitProducerId(request) => {
+                answer(envelope, async move { producers::answer(&broker, version, request).await })
+            }
             Body::JoinGroup(request) => {
                 let client = self.client(client_id);
                 self.in_turn(envelope, async move { groups::join(&broker, version, client, request).await })
@@ -195,7 +219,7 @@ fn answer<T: ToWire>(
 
 fn supported(error: Option<ErrorCode>) -> ApiVersionsResponse {
     let error_code = error.map_or(0, ErrorCode::kafka);
-    ApiVersionsResponse { error_code, api_keys: Api::advertised(), throttle_time_ms: 0 }
+    ApiVersionsResponse { error_code, api_keys: Api::advertised(), ..ApiVersionsResponse::with_features() }
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use super::leaders::{LeaderIdAndEpoch, Leaders, NodeEndpoint};
 use super::throttle::throttle_ms;
+use super::transactions::told;
 use super::wire::{requests, responses};
 use crate::Broker;
-use crate::api::{Acks, ApiError, ProduceRequest as BrokerRequest, Produced, TopicRef};
+use crate::api::{Acks, ApiError, InTransaction, ProduceRequest as BrokerRequest, Produced, TopicRef};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -15,6 +16,12 @@ use std::time::Duration;
 /// First version that is served. Older ones are advertised all the same, since librdkafka up to 2.8 switches compression off
 /// when version 0 is missing from the list (case A3); they are answered with `UNSUPPORTED_VERSION`.
 const VERSION_MIN: i16 = 3;
+
+/// First version of clients that leave it to the brokers to add partitions to a transaction (KIP-890).
+const ADDS_SINCE: i16 = 12;
+
+/// First version whose clients know `TRANSACTION_ABORTABLE`.
+const ABORTABLE_SINCE: i16 = 11;
 
 /// First version that is told the leader with an error.
 const LEADERS_SINCE: i16 = 10;
@@ -84,13 +91,15 @@ pub(super) async fn begin(
     let listener = Arc::clone(listener);
     let terms = terms(version, &request);
     let silent = request.acks == 0;
+    let epoch_per_transaction = version >= ADDS_SINCE;
+    let transaction = request.transactional_id.clone().map(|id| InTransaction { id: id.into(), epoch_per_transaction });
     let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let mut waits = Vec::with_capacity(topic.partitions.len());
         for ProducePartition { index, records } in topic.partitions {
             let wait = match &terms {
-                Ok(acks) => admit(broker, &topic.name, index, records, *acks, timeout).await,
+                Ok(acks) => admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await,
                 Err(refused) => Err(refused.clone()),
             };
             // The client's patience is for the whole request: once memory stayed full for all of it, the rest does not wait.
@@ -126,9 +135,6 @@ fn terms(version: i16, request: &ProduceRequest) -> Result<Acks, ApiError> {
         let message = "Produce below version 3 carries formats older than record batch v2; use a newer client";
         return Err(ApiError::new(ErrorCode::UnsupportedVersion, message));
     }
-    if request.transactional_id.is_some() {
-        return Err(ApiError::new(ErrorCode::UnsupportedVersion, "transactions are not served"));
-    }
     match request.acks {
         0 => Ok(Acks::None),
         1 => Ok(Acks::Leader),
@@ -142,6 +148,7 @@ async fn admit(
     topic: &str,
     index: i32,
     records: Option<Bytes>,
+    transaction: Option<InTransaction>,
     acks: Acks,
     timeout: Duration,
 ) -> Result<impl Future<Output = Result<Produced, ApiError>> + Send + use<>, ApiError> {
@@ -150,7 +157,6 @@ async fn admit(
     let topic = TopicRef::Name(topic.to_owned());
     // Null is no batch; what is exactly one is the broker's to judge.
     let records = records.unwrap_or_default();
-    let transaction = None;
     broker.produce(BrokerRequest { topic, partition, records, transaction, acks, timeout }).await
 }
 
@@ -161,14 +167,20 @@ fn answer(version: i16, listener: &str, settled: Settled) -> ProduceResponse {
     let throttle_time_ms = throttle_ms(results.filter_map(|(_, result)| result.as_ref().err()));
     let mut leaders = Leaders::since(LEADERS_SINCE, version, listener);
     let topic = |(name, partitions): (String, Vec<_>)| {
-        let partitions = partitions.into_iter().map(|(index, result)| produced(index, result, &mut leaders)).collect();
+        let partitions =
+            partitions.into_iter().map(|(index, result)| produced(version, index, result, &mut leaders)).collect();
         ProducedTopic { name, partitions }
     };
     let topics = settled.into_iter().map(topic).collect();
     ProduceResponse { topics, throttle_time_ms, node_endpoints: leaders.endpoints() }
 }
 
-fn produced(index: i32, result: Result<Produced, ApiError>, leaders: &mut Leaders<'_>) -> ProducedPartition {
+fn produced(
+    version: i16,
+    index: i32,
+    result: Result<Produced, ApiError>,
+    leaders: &mut Leaders<'_>,
+) -> ProducedPartition {
     match result {
         Ok(produced) => ProducedPartition {
             index,
@@ -179,7 +191,7 @@ fn produced(index: i32, result: Result<Produced, ApiError>, leaders: &mut Leader
         },
         Err(error) => ProducedPartition {
             index,
-            error_code: error.code.kafka(),
+            error_code: told(error.code, version, 0, ABORTABLE_SINCE).kafka(),
             current_leader: leaders.name(&error),
             error_message: Some(error.message),
             ..Default::default()

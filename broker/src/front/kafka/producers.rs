@@ -1,10 +1,15 @@
-//! InitProducerId: identities of idempotent producers.
+//! InitProducerId: identities of idempotent and of transactional producers.
 
 use super::throttle::throttle_ms;
+use super::transactions::{instance, told};
 use super::wire::{requests, responses};
 use crate::Broker;
 use crate::api::ApiError;
+use millpond_core::records::ProducerInstance;
 use millpond_log::ErrorCode;
+
+/// First version whose clients know `PRODUCER_FENCED`.
+const FENCED_SINCE: i16 = 4;
 
 requests! {
     /// Who asks.
@@ -26,12 +31,19 @@ responses! {
     }
 }
 
-/// Gives a new identity, also to a producer that has one: without a transactional id nothing ties it to its past.
-pub(super) async fn answer(broker: &Broker, request: InitProducerIdRequest) -> InitProducerIdResponse {
-    let identity = match request.transactional_id {
-        None => broker.init_producer().await,
-        // Not a coordinator error: those are retriable, and the client would ask for ever.
-        Some(_) => Err(ApiError::new(ErrorCode::UnsupportedVersion, "transactions are not served")),
+/// Gives a new identity, also to a producer that has one: without a transactional id nothing ties it to its past. With one, the next
+/// epoch of its producer; whoever had the one before is fenced.
+pub(super) async fn answer(broker: &Broker, version: i16, request: InitProducerIdRequest) -> InitProducerIdResponse {
+    let InitProducerIdRequest { transactional_id, transaction_timeout_ms, producer_id, producer_epoch } = request;
+    let identity = match transactional_id {
+        None => broker.init_producer().await.map(|new| ProducerInstance { id: new.id, epoch: new.epoch }),
+        Some(id) => {
+            let granted = match expected(producer_id, producer_epoch) {
+                Ok(expected) => broker.init_transactional(id, transaction_timeout_ms, expected).await,
+                Err(code) => Err(ApiError::new(code, "a producer has an id and an epoch, or neither")),
+            };
+            broker.counted("InitProducerId", granted)
+        }
     };
     match identity {
         Ok(identity) => InitProducerIdResponse {
@@ -41,8 +53,30 @@ pub(super) async fn answer(broker: &Broker, request: InitProducerIdRequest) -> I
         },
         Err(error) => InitProducerIdResponse {
             throttle_time_ms: throttle_ms(std::iter::once(&error)),
-            error_code: error.code.kafka(),
+            error_code: told(error.code, version, FENCED_SINCE, 0).kafka(),
             ..Default::default()
         },
+    }
+}
+
+/// Who the client was (KIP-360); -1 and -1 if nobody.
+fn expected(id: i64, epoch: i16) -> Result<Option<ProducerInstance>, ErrorCode> {
+    match (id, epoch) {
+        (-1, -1) => Ok(None),
+        (-1, _) | (_, -1) => Err(ErrorCode::InvalidRequest),
+        _ => instance(id, epoch).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_says_who_it_was_by_both_numbers_or_by_none() {
+        assert_eq!(expected(-1, -1), Ok(None));
+        assert_eq!(expected(5, 6), instance(5, 6).map(Some));
+        assert_eq!(expected(-1, 6), Err(ErrorCode::InvalidRequest));
+        assert_eq!(expected(5, -1), Err(ErrorCode::InvalidRequest));
     }
 }
