@@ -83,7 +83,7 @@ func (f *franz) join(seen *account) (member, error) {
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			client.PollFetches(ctx).EachRecord(func(record *kgo.Record) { seen.add(record.Value) })
+			client.PollFetches(ctx).EachRecord(func(record *kgo.Record) { seen.add(record.Partition, record.Offset, record.Value) })
 		}
 	}()
 	return &franzMember{client, stop, ended}, nil

@@ -45,12 +45,14 @@ type account struct {
 	changed *sync.Cond
 	owned   []int32
 	read    []int
+	next    map[int32]int64
 }
 
 func newAccounts() (*account, *account) {
 	lock := &sync.Mutex{}
 	changed := sync.NewCond(lock)
-	return &account{lock: lock, changed: changed}, &account{lock: lock, changed: changed}
+	one := func() *account { return &account{lock: lock, changed: changed, next: map[int32]int64{}} }
+	return one(), one()
 }
 
 func (a *account) owns(owned []int32) {
@@ -61,7 +63,17 @@ func (a *account) owns(owned []int32) {
 	a.changed.Broadcast()
 }
 
-func (a *account) add(value []byte) {
+// hasRead tells whether the member has read so far in every partition that it owns. The lock is held.
+func (a *account) hasRead(offset int64) bool {
+	for _, partition := range a.owned {
+		if a.next[partition] != offset {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *account) add(partition int32, offset int64, value []byte) {
 	number, err := strconv.Atoi(string(value))
 	if err != nil {
 		fail(err)
@@ -69,6 +81,7 @@ func (a *account) add(value []byte) {
 	a.lock.Lock()
 	defer a.lock.Unlock()
 	a.read = append(a.read, number)
+	a.next[partition] = offset + 1
 	a.changed.Broadcast()
 }
 
@@ -119,8 +132,10 @@ func share(ctx context.Context, client client) {
 	second, err := client.join(b)
 	must(err)
 	a.until("a fair share", func() bool { return len(a.owned) == 2 && len(b.owned) == 2 })
-	// What one has read before the other came may be read again: it was not committed.
-	a.until("all records", func() bool { return distinct(a.read, b.read) == records })
+	// What one has read before the other came is read again: it was not committed.
+	each := int64(records / partitions)
+	a.until("all records", func() bool { return a.hasRead(each) && b.hasRead(each) })
+	expect("records", distinct(a.read, b.read), records)
 	must(first.commit())
 	must(second.commit())
 	must(second.leave())
@@ -138,7 +153,7 @@ func share(ctx context.Context, client client) {
 	must(first.commit())
 	committed, err := client.committed(ctx)
 	must(err)
-	expect("offsets", committed, map[int32]int64{0: 200, 1: 200, 2: 200, 3: 200})
+	expect("offsets", committed, map[int32]int64{0: 2 * each, 1: 2 * each, 2: 2 * each, 3: 2 * each})
 	must(first.leave())
 }
 

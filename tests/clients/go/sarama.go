@@ -93,7 +93,7 @@ func (m *saramaMember) ConsumeClaim(session sarama.ConsumerGroupSession, claim s
 				return nil
 			}
 			session.MarkMessage(message, "")
-			m.seen.add(message.Value)
+			m.seen.add(message.Partition, message.Offset, message.Value)
 		case <-session.Context().Done():
 			return nil
 		}

@@ -6,6 +6,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -93,6 +94,7 @@ public class Groups {
         final Set<Integer> owned = new TreeSet<>();
         final Set<Integer> taken = new TreeSet<>();
         final List<Integer> read = new ArrayList<>();
+        final Map<Integer, Long> next = new HashMap<>();
         int events;
 
         Member(String topic, String... more) {
@@ -135,7 +137,13 @@ public class Groups {
         void poll() {
             for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(50))) {
                 read.add(Integer.parseInt(record.value()));
+                next.put(record.partition(), record.offset() + 1);
             }
+        }
+
+        /** Whether it has read so far in every partition that it owns. */
+        boolean hasRead(long offset) {
+            return owned.stream().allMatch(partition -> next.getOrDefault(partition, 0L) == offset);
         }
 
         void close() {
@@ -160,7 +168,8 @@ public class Groups {
         Member b = new Member("shared");
         until("a fair share", () -> a.owned.size() == 2 && b.owned.size() == 2, a, b);
         // What was read before the other came is read again: it was not committed.
-        until("all records", () -> new HashSet<>(sorted(a.read, b.read)).size() == RECORDS, a, b);
+        until("all records", () -> a.hasRead(RECORDS / PARTITIONS) && b.hasRead(RECORDS / PARTITIONS), a, b);
+        expect("records", new HashSet<>(sorted(a.read, b.read)).size(), RECORDS);
         a.consumer.commitSync();
         b.consumer.commitSync();
         b.close();
