@@ -42,7 +42,7 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::PreferredLeaderNotAvailable => Code::Unavailable,
         E::RequestTimedOut => Code::DeadlineExceeded,
         // What was begun has to end first, or be given up.
-        E::ConcurrentTransactions | E::TransactionAbortable => Code::Aborted,
+        E::ConcurrentTransactions | E::TransactionAbortable | E::OperationNotAttempted => Code::Aborted,
         E::TopicAuthorizationFailed => Code::PermissionDenied,
         E::TopicAlreadyExists => Code::AlreadyExists,
         E::UnsupportedVersion => Code::Unimplemented,

@@ -188,7 +188,7 @@ impl Log {
         let marker = Marker { producer, epoch: ProducerEpoch(epoch + 1), raised: true, end };
         let (reply, answer) = oneshot::channel();
         let partition = self.handle.id;
-        let room = self.broker.inner().wal.reserve(1024).expect("the WAL has room");
+        let room = self.broker.inner().wal.reserve(128).expect("the WAL has room");
         let office = self.view().visible.epoch;
         let sent = self.local().shard.send(ShardMsg::EndTransaction { partition, office, marker, room, reply });
         sent.expect("the shard is there");

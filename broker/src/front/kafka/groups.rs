@@ -25,24 +25,6 @@ pub(super) use join::{JoinGroupRequest, SyncGroupRequest, join, sync};
 pub(super) use list::{ListGroupsRequest, list};
 pub(super) use turns::Turns;
 
-#[cfg(test)]
-pub(super) mod answers {
-    //! The answers, for whoever checks how they are spelled.
-    pub(in crate::front::kafka) use super::commit::{CommittedPartition, CommittedTopic, OffsetCommitResponse};
-    pub(in crate::front::kafka) use super::consumer::{Assignment, ConsumerGroupHeartbeatResponse, TopicPartitions};
-    pub(in crate::front::kafka) use super::delete::{
-        DeleteGroupsResponse, DeletedGroup, DeletedPartition, DeletedTopic, OffsetDeleteResponse,
-    };
-    pub(in crate::front::kafka) use super::describe::{
-        ConsumerGroupDescribeResponse, DescribeGroupsResponse, DescribedConsumerGroup, DescribedConsumerMember,
-        DescribedGroup, DescribedMember, MemberAssignment, MemberTopic,
-    };
-    pub(in crate::front::kafka) use super::fetch::{FetchedGroup, FetchedPartition, FetchedTopic, OffsetFetchResponse};
-    pub(in crate::front::kafka) use super::heartbeat::{HeartbeatResponse, LeaveGroupResponse, LeftMember};
-    pub(in crate::front::kafka) use super::join::{JoinGroupResponse, JoinedMember, SyncGroupResponse};
-    pub(in crate::front::kafka) use super::list::{ListGroupsResponse, ListedGroup};
-}
-
 use crate::Broker;
 use millpond_core::groups::{Answer, Request as Ask, Topics};
 use millpond_log::{ErrorCode, PartitionId, TopicId};
@@ -87,4 +69,22 @@ fn named(group: &str) -> Result<&str, ErrorCode> {
 /// An error on the wire; 0 for none.
 fn code<T>(outcome: &Result<T, ErrorCode>) -> i16 {
     outcome.as_ref().err().map_or(0, |code| code.kafka())
+}
+
+#[cfg(test)]
+pub(super) mod answers {
+    //! The answers, for whoever checks how they are spelled.
+    pub(in crate::front::kafka) use super::commit::{CommittedPartition, CommittedTopic, OffsetCommitResponse};
+    pub(in crate::front::kafka) use super::consumer::{Assignment, ConsumerGroupHeartbeatResponse, TopicPartitions};
+    pub(in crate::front::kafka) use super::delete::{
+        DeleteGroupsResponse, DeletedGroup, DeletedPartition, DeletedTopic, OffsetDeleteResponse,
+    };
+    pub(in crate::front::kafka) use super::describe::{
+        ConsumerGroupDescribeResponse, DescribeGroupsResponse, DescribedConsumerGroup, DescribedConsumerMember,
+        DescribedGroup, DescribedMember, MemberAssignment, MemberTopic,
+    };
+    pub(in crate::front::kafka) use super::fetch::{FetchedGroup, FetchedPartition, FetchedTopic, OffsetFetchResponse};
+    pub(in crate::front::kafka) use super::heartbeat::{HeartbeatResponse, LeaveGroupResponse, LeftMember};
+    pub(in crate::front::kafka) use super::join::{JoinGroupResponse, JoinedMember, SyncGroupResponse};
+    pub(in crate::front::kafka) use super::list::{ListGroupsResponse, ListedGroup};
 }

@@ -76,19 +76,19 @@ table! {
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
     22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
     23 OffsetForLeaderEpoch 2..=4 flexible 4 OffsetForLeaderEpochRequest;
-    42 DeleteGroups 0..=2 flexible 2 groups::DeleteGroupsRequest;
-    47 OffsetDelete 0..=0 flexible 1 groups::OffsetDeleteRequest;
-    60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
     24 AddPartitionsToTxn 0..=5 flexible 3 transactions::AddPartitionsToTxnRequest;
     25 AddOffsetsToTxn 0..=4 flexible 3 transactions::AddOffsetsToTxnRequest;
     26 EndTxn 0..=5 flexible 3 transactions::EndTxnRequest;
     27 WriteTxnMarkers 1..=1 flexible 1 transactions::WriteTxnMarkersRequest;
     28 TxnOffsetCommit 0..=5 flexible 3 transactions::TxnOffsetCommitRequest;
+    42 DeleteGroups 0..=2 flexible 2 groups::DeleteGroupsRequest;
+    47 OffsetDelete 0..=0 flexible 1 groups::OffsetDeleteRequest;
+    60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
     61 DescribeProducers 0..=0 flexible 0 DescribeProducersRequest;
-    68 ConsumerGroupHeartbeat 0..=1 flexible 0 groups::ConsumerGroupHeartbeatRequest;
-    69 ConsumerGroupDescribe 0..=1 flexible 0 groups::ConsumerGroupDescribeRequest;
     65 DescribeTransactions 0..=0 flexible 0 transactions::DescribeTransactionsRequest;
     66 ListTransactions 0..=2 flexible 0 transactions::ListTransactionsRequest;
+    68 ConsumerGroupHeartbeat 0..=1 flexible 0 groups::ConsumerGroupHeartbeatRequest;
+    69 ConsumerGroupDescribe 0..=1 flexible 0 groups::ConsumerGroupDescribeRequest;
     75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;
 }
 

@@ -1,11 +1,10 @@
 //! Transactions through the Kafka door, spoken raw and by real clients (cases T1, T3, T4, T5, T7, T9): each client floor gets the codes it
 //! knows.
 
-use super::wire::{Connection, Fetched, Served, bases, bytes_of, fetch, name, text};
+use super::wire::{Connection, Fetched, Served, bases, fetch, name, produce, text, transactional};
 use kafka_protocol::messages as kafka;
-use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
-use millpond_log::codec::Codec;
-use millpond_log::{ProducerEpoch, ProducerId, TimestampMs};
+use millpond_log::batch::ProducerStamp;
+use millpond_log::{ProducerEpoch, ProducerId};
 use millpond_tests::tools::{Tool, repository, skip};
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,7 +13,6 @@ const INVALID_PRODUCER_EPOCH: i16 = 47;
 const INVALID_TXN_STATE: i16 = 48;
 const INVALID_PRODUCER_ID_MAPPING: i16 = 49;
 const INVALID_TRANSACTION_TIMEOUT: i16 = 50;
-const CONCURRENT_TRANSACTIONS: i16 = 51;
 const OPERATION_NOT_ATTEMPTED: i16 = 55;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 const PRODUCER_FENCED: i16 = 90;
@@ -31,24 +29,20 @@ struct Identity {
 impl Identity {
     /// A transactional batch of so many records.
     fn batch(self, sequence: i32, records: usize) -> bytes::Bytes {
-        let stamp = ProducerStamp {
-            id: ProducerId(self.id.cast_unsigned()),
-            epoch: ProducerEpoch(self.epoch.cast_unsigned()),
-            base_sequence: sequence,
-        };
-        let mut builder = BatchBuilder::new(Codec::None).producer(stamp).transactional();
-        for _ in 0..records {
-            builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: Some(b"v"), headers: &[] });
-        }
-        bytes_of(&builder.build())
+        let id = ProducerId(self.id.cast_unsigned());
+        let stamp = ProducerStamp { id, epoch: ProducerEpoch(self.epoch.cast_unsigned()), base_sequence: sequence };
+        transactional(stamp, records)
     }
 }
 
-/// Asks until the answer is another than that the transaction before is being ended.
+/// `COORDINATOR_LOAD_IN_PROGRESS`, `COORDINATOR_NOT_AVAILABLE`, `NOT_COORDINATOR`, `CONCURRENT_TRANSACTIONS`.
+const PASSING: [i16; 4] = [14, 15, 16, 51];
+
+/// Asks until the answer is another than that the coordinator is on its way, or that the transaction before is being ended.
 async fn settled<T>(mut ask: impl AsyncFnMut() -> T, code: impl Fn(&T) -> i16) -> T {
     loop {
         let answer = ask().await;
-        if code(&answer) != CONCURRENT_TRANSACTIONS {
+        if !PASSING.contains(&code(&answer)) {
             return answer;
         }
         tokio::task::yield_now().await;
@@ -111,11 +105,7 @@ async fn add(kafka: &mut Connection, id: &str, producer: Identity, partition: i3
 
 /// Writes a transactional batch to `t`; its code and base offset.
 async fn write_in(kafka: &mut Connection, version: i16, id: &str, partition: i32, records: bytes::Bytes) -> (i16, i64) {
-    let request = super::wire::produce(-1, "t", &[(partition, records)]).with_transactional_id(Some(text(id).into()));
-    let mut request = request;
-    if version >= 13 {
-        request.topic_data.clear();
-    }
+    let request = produce(-1, "t", &[(partition, records)]).with_transactional_id(Some(text(id).into()));
     let answer = kafka.call(version, &request).await;
     let landed = &answer.responses[0].partition_responses[0];
     (landed.error_code, landed.base_offset)
@@ -255,7 +245,7 @@ async fn t7_timeouts_of_transactions_have_bounds() {
             assert_eq!(granted.err(), expected, "version {version}, {timeout_ms} ms");
         }
     }
-    let request = kafka::InitProducerIdRequest::default().with_transaction_timeout_ms(0);
+    let request = kafka::InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(0);
     assert_eq!(kafka.call(4, &request).await.error_code, 0, "without a transactional id it is ignored");
     served.broker.stop().await;
 }

@@ -165,6 +165,12 @@ pub(crate) fn idempotent(stamp: ProducerStamp, timestamps: &[i64]) -> Bytes {
     bytes_of(&build(BatchBuilder::new(Codec::None).producer(stamp), timestamps, b"v"))
 }
 
+/// A transactional batch of so many records.
+pub(crate) fn transactional(stamp: ProducerStamp, records: usize) -> Bytes {
+    let builder = BatchBuilder::new(Codec::None).producer(stamp).transactional();
+    bytes_of(&build(builder, &vec![1; records], b"v"))
+}
+
 fn build(mut builder: BatchBuilder, timestamps: &[i64], value: &[u8]) -> Batch {
     for &timestamp in timestamps {
         builder.push(NewRecord { timestamp: TimestampMs(timestamp), key: None, value: Some(value), headers: &[] });

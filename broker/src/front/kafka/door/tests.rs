@@ -1,5 +1,6 @@
 //! Answers, in every version advertised, as an independent decoder reads them.
 
+mod groups;
 mod transactions;
 
 use super::super::describe::{
@@ -22,8 +23,6 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion};
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{Batch, TimestampMs, TopicId};
-
-mod groups;
 
 const ID: TopicId = TopicId(0x0f8f_ad5b_d9cb_469f_a165_7086_7728_950e);
 
@@ -337,6 +336,13 @@ fn the_list_of_versions_is_read() {
         assert_eq!(listed, Api::ALL.iter().map(|&api| api as i16).collect::<Vec<_>>(), "version {version}");
         let produce = &read.api_keys[0];
         assert_eq!((produce.api_key, produce.min_version), (0, 0), "case A3");
+        let finalized = read.finalized_features.iter();
+        let finalized = finalized.map(|one| (one.name.as_str(), one.min_version_level, one.max_version_level));
+        assert!(finalized.eq((version >= 3).then_some(("transaction.version", 2, 2))), "version {version}");
+        assert_eq!(read.finalized_features_epoch, if version >= 3 { 0 } else { -1 });
+        let supported = read.supported_features.iter();
+        let supported = supported.map(|one| (one.name.as_str(), one.min_version, one.max_version));
+        assert!(supported.eq((version >= 4).then_some(("transaction.version", 0, 2))), "version {version}");
     });
     // Case A2: no tag byte after the correlation id; error, compact length, entries that end in an empty tag buffer.
     let bytes = sealed(Api::ApiVersions, 3, &supported(None));

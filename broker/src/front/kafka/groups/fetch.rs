@@ -213,7 +213,10 @@ mod tests {
         PartitionId { topic: TopicId(topic), index }
     }
 
-    fn shown(topics: &[FetchedTopic]) -> Vec<(&str, Vec<(i32, i64, i16)>)> {
+    /// Index, offset and error of each partition, by topic.
+    type Shown<'a> = Vec<(&'a str, Vec<(i32, i64, i16)>)>;
+
+    fn shown(topics: &[FetchedTopic]) -> Shown<'_> {
         let partitions = |topic: &FetchedTopic| {
             topic.partitions.iter().map(|found| (found.index, found.offset, found.error_code)).collect()
         };

@@ -99,8 +99,13 @@ pub(in crate::front::kafka) async fn join(
         Answer::Join(joined) => Some(Ok(joined)),
         _ => None,
     };
-    let joining = groups::Request::Join(to_join(version, client, request));
-    let joined = ask(broker, "JoinGroup", &group, joining, read).await;
+    let joined = match named(&group) {
+        Ok(group) => {
+            let joining = groups::Request::Join(to_join(version, client, request));
+            ask(broker, "JoinGroup", group, joining, read).await
+        }
+        Err(code) => Err(code),
+    };
     joined_response(version, joined.unwrap_or_else(|code| Err(JoinRefused { code, member: said })))
 }
 

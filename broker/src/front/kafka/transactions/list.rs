@@ -132,9 +132,10 @@ pub(in crate::front::kafka) async fn list(
                 producer_id: record.producer.id.0.cast_signed(),
                 state: record.state.name().to_owned(),
             });
+            let transactions = transactions.collect();
             ListTransactionsResponse {
                 unknown_state_filters: filter.unknown_states,
-                transactions: transactions.collect(),
+                transactions,
                 ..Default::default()
             }
         }
