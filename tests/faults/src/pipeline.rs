@@ -9,7 +9,7 @@ pub(crate) mod script;
 mod workers;
 
 use crate::clients::TOPIC;
-use crate::clock::{between, now};
+use crate::clock::now;
 use crate::fleet::{Fleet, PATIENCE, POLL};
 use crate::stage::Stage;
 use ledger::Ledger;
@@ -156,7 +156,9 @@ async fn found(stage: &Stage, ask: impl AsyncFn(String) -> Result<u32, String>) 
             if !stage.fleet.works(broker) {
                 continue;
             }
-            match tokio::time::timeout(Duration::from_secs(2), ask(format!("http://{}", stage.fleet.grpc(broker)))).await {
+            match tokio::time::timeout(Duration::from_secs(2), ask(format!("http://{}", stage.fleet.grpc(broker))))
+                .await
+            {
                 Ok(Ok(id)) => return id as usize,
                 Ok(Err(error)) => last = error,
                 Err(_) => last = format!("broker {broker} does not answer"),

@@ -1,7 +1,7 @@
 //! How a pipeline ends: all its processes are killed at once, and what is there then is looked at; others drain the rest; and all is
 //! read again out of the bucket.
 
-use super::check::{self, Fate, Found, Outputs};
+use super::check::{self, Found, Outputs};
 use super::workers::Order;
 use super::{Summary, goes_on, outputs, summary};
 use crate::clock::{Nanos, now};
@@ -97,11 +97,7 @@ pub(crate) async fn drain(stage: &mut Stage, halted: Halted, logs: &Logs) -> Res
 
 fn judge(stage: &mut Stage, picture: &Picture, logs: &Logs, drained: bool) {
     let Some(pipeline) = &stage.pipeline else { return };
-    let mut fates = pipeline.ledger.fates();
-    // Of what came after, nothing can be there.
-    let here: std::collections::BTreeSet<check::Txn> =
-        picture.written.values().flatten().filter_map(|(_, origin)| Some(origin.as_ref()?.txn)).collect();
-    fates.retain(|txn, fate| here.contains(txn) || matches!(fate, Fate::Committed(_)));
+    let fates = pipeline.ledger.fates();
     let Picture { visible, written, offsets } = picture;
     let found = Found { inputs: logs, visible, written, offsets, fates: &fates, drained };
     let when = if drained { "after the drain" } else { "after the halt" };

@@ -151,6 +151,15 @@ impl Ledger {
         self.state().broken.push(promise);
     }
 
+    /// Whether a worker's newest process has a transaction open, and has not asked for its commit.
+    pub(crate) fn has_open(&self, worker: u16) -> bool {
+        let state = self.state();
+        let newest = Txn { worker, life: u32::MAX, number: u32::MAX };
+        let life = state.lives.get(&worker).map_or(0, |lives| lives.saturating_sub(1));
+        let newest = state.fates.range(..=newest).next_back();
+        newest.is_some_and(|(txn, fate)| (txn.worker, txn.life) == (worker, life) && *fate == Fate::Open)
+    }
+
     /// How many transactions that were committed at or after this time.
     pub(crate) fn committed_since(&self, since: Nanos) -> u64 {
         self.state().commits.iter().rev().take_while(|at| **at >= since).count() as u64

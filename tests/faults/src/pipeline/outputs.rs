@@ -81,8 +81,12 @@ async fn read_partition(
 fn origin(record: &ConsumerRecord) -> Option<Origin> {
     let label = record.headers.iter().find(|header| header.name == "txn")?.value.as_deref()?;
     let (made, id) = read_value(record.value.as_deref()?)?;
-    (record.key.as_deref() == Some(&payload::key(id)))
-        .then_some(Origin { partition: made.0, offset: made.1, id, txn: read_label(label)? })
+    (record.key.as_deref() == Some(&payload::key(id))).then_some(Origin {
+        partition: made.0,
+        offset: made.1,
+        id,
+        txn: read_label(label)?,
+    })
 }
 
 /// The place of the input, and the input.
