@@ -54,6 +54,13 @@ pub(crate) fn vacancies(image: &Image, session: Session) -> Vec<Vacancy> {
 }
 
 impl Vacancy {
+    /// A partition whose holder of office leads it as little as nobody would.
+    pub(crate) fn of(partition: PartitionId, seen: &Versioned<PartitionRecord>, image: &Image) -> Vacancy {
+        let live = alive::live(&seen.value, &image.sessions);
+        let candidates = candidates(&seen.value, &live, Rules::ALL);
+        Vacancy { partition, seen: seen.clone(), live, candidates }
+    }
+
     /// Which record it is.
     pub(crate) fn record(&self) -> (PartitionId, Revision) {
         (self.partition, self.seen.revision)

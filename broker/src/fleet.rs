@@ -18,17 +18,15 @@ use crate::start_error::StartError;
 use crate::tier::TierRequest;
 use crate::unclean::{Forsaken, forsaken};
 use crate::wal::{Recovered, RecoveredPartition};
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use millpond_core::loss::{Standing, standing};
-use millpond_core::records::{PartitionRecord, TopicRecord, TopicState};
+use millpond_core::records::{Leader, PartitionRecord, TopicRecord, TopicState};
 use millpond_core::replica::Input;
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::{BrokerId, LeaderEpoch, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Follow, Image, StoreError, Versioned};
+use millpond_metadata::store::{Follow, Image, Session, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,12 +64,12 @@ pub(crate) struct Fleet {
     leaving: BTreeSet<PartitionId>,
     asking: JoinSet<(PartitionId, bool)>,
     opened_at_once: Arc<Semaphore>,
-    /// The elections under way; at most one round.
-    electing: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// The elections under way; at most one round. A task too: this one waits for the metadata store now and then.
+    electing: JoinSet<()>,
     /// Records of what nobody led at the last look, and for how many looks it has been so.
     vacant: BTreeMap<(PartitionId, Revision), u32>,
     /// The unclean elections under way; at most one round. They return what has to be opened again first.
-    giving_up: FuturesUnordered<BoxFuture<'static, Vec<PartitionId>>>,
+    giving_up: JoinSet<Vec<PartitionId>>,
     /// Records of what nobody may lead while its topic wants a leader all the same, and for how many looks it has been so.
     forsaken: BTreeMap<(PartitionId, Revision), u32>,
     /// What this start found of the disk.
@@ -97,9 +95,9 @@ impl Fleet {
             leaving: BTreeSet::new(),
             asking: JoinSet::new(),
             opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
-            electing: FuturesUnordered::new(),
+            electing: JoinSet::new(),
             vacant: BTreeMap::new(),
-            giving_up: FuturesUnordered::new(),
+            giving_up: JoinSet::new(),
             forsaken: BTreeMap::new(),
             story,
             lost: BTreeMap::new(),
@@ -131,9 +129,12 @@ impl Fleet {
                     self.on_asked(partition, placed);
                     continue;
                 }
-                Some(()) = self.electing.next() => continue,
-                Some(outdated) = self.giving_up.next() => {
-                    for partition in outdated {
+                Some(elected) = self.electing.join_next() => {
+                    elected.expect("electing does not panic, and nobody ends it");
+                    continue;
+                }
+                Some(outdated) = self.giving_up.join_next() => {
+                    for partition in outdated.expect("nor does an unclean election") {
                         // Elected meanwhile: a replica that leads is not opened again.
                         let leads = |local: &Local| local.view.borrow().visible.leads;
                         if !self.local.get(&partition).is_some_and(|local| local.as_ref().is_some_and(leads)) {
@@ -223,20 +224,33 @@ impl Fleet {
     fn fill_vacancies(&mut self) {
         let Some(session) = self.broker.session_handle().get().filter(|_| self.electing.is_empty()) else { return };
         let mut vacancies = vacancies(self.follow.image(), session);
+        vacancies.extend(self.refused(session));
         let looks = |vacancy: &Vacancy| self.vacant.get(&vacancy.record()).map_or(0, |looks| looks + 1);
         self.vacant = vacancies.iter().map(|vacancy| (vacancy.record(), looks(vacancy))).collect();
         let patience = if self.alive().controller().is_some() { LOOKS_FOR_CONTROLLER } else { 1 };
         vacancies.retain(|vacancy| self.vacant[&vacancy.record()] >= patience);
         if !vacancies.is_empty() {
             let (broker, hand) = (self.broker.clone(), Hand { session, control: None });
-            self.electing.push(Box::pin(async move {
+            self.electing.spawn(async move {
                 match broker.fill(hand, vacancies).await {
                     // A session that is gone the keep-alive sees.
                     Ok(_) | Err(Stopped::Fenced) => {}
                     Err(error) => tracing::error!(%error, "nobody could be elected"),
                 }
-            }));
+            });
         }
+    }
+
+    /// The offices of this broker that its replicas refuse, since they were opened in that epoch or stepped down in it (rule B2): its session
+    /// stands, so nobody else finds them vacant.
+    fn refused(&self, session: Session) -> impl Iterator<Item = Vacancy> {
+        let (image, me) = (self.follow.image(), Leader { rid: session.rid, inc: session.inc });
+        self.local.iter().filter_map(move |(id, local)| {
+            let (local, seen) = (local.as_ref()?, image.partitions.get(id)?);
+            let visible = local.view.borrow().visible;
+            let refuses = seen.value.leader == Some(me) && visible.epoch == seen.value.epoch && !visible.leads;
+            (refuses && !self.leaving.contains(id)).then(|| Vacancy::of(*id, seen, image))
+        })
     }
 
     /// Leads what its topic wants to be led by whoever is left (rule E7), if this broker holds the most of it. Like a vacancy it has to
@@ -255,7 +269,7 @@ impl Fleet {
         let due: Vec<(Forsaken, Local)> = due.collect();
         if !due.is_empty() {
             let broker = self.broker.clone();
-            self.giving_up.push(Box::pin(async move { broker.lead_forsaken(session, due).await }));
+            self.giving_up.spawn(async move { broker.lead_forsaken(session, due).await });
         }
     }
 

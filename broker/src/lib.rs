@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 mod controller;
 mod coordinators;
+mod driven;
 mod elections;
 mod fetch;
 mod fleet;

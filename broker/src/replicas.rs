@@ -62,8 +62,10 @@ impl Broker {
                 Err(error) => return Err(StartError::Recovery(error.to_string())),
             }
         };
-        let (end, in_wal) = (found.replica.visible().end, in_wal.is_some());
-        let lost = lost.map(|_| Lost { offsets: end..found.known_end, in_wal });
+        let (visible, in_wal) = (found.replica.visible(), in_wal.is_some());
+        // What was deleted is not missed (rule C1).
+        let end = visible.end.max(visible.log_start);
+        let lost = lost.map(|_| Lost { offsets: end..found.known_end.max(end), in_wal });
         let manifest = Arc::new(root.value);
         let epochs = Arc::new(found.replica.epochs().clone());
         let (visible, aborted) = (found.replica.visible(), found.replica.aborted());

@@ -6,17 +6,21 @@ use crate::alive;
 use crate::broker::Broker;
 use crate::catalog::Local;
 use crate::manifests::decode_root;
+use crate::partitions::messages::ShardMsg;
 use millpond_core::election::{Holds, best_of_the_rest, candidates, vacant};
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord, TopicState};
 use millpond_core::replica::{Live, Visible};
 use millpond_core::rules::Rules;
 use millpond_core::topic_config::TopicConfig;
+use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Offset, PartitionId, Rid};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Image, Outcome, Session, StoreError, UncleanElection, Versioned};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// What is on record of an election that a topic asked for.
 const CAUSE: &str = "no replica that held everything was alive, and the topic allows unclean elections";
@@ -77,7 +81,13 @@ impl Broker {
         let root = self.inner().store.tier_root(partition).await?;
         let view = local.view.borrow().clone();
         let root = decode_root(partition, root.as_ref()).ok();
-        let root = root.filter(|root| root.value.seq == view.manifest.seq && root.value.tiered_end <= view.visible.end);
+        // Rule C1: a winner that does not know the log start could write below it.
+        let knows = |root: &ManifestRoot| {
+            root.seq == view.manifest.seq
+                && root.log_start == view.visible.log_start
+                && root.tiered_end <= view.visible.end
+        };
+        let root = root.filter(|root| knows(&root.value));
         Ok(root.map(|root| OwnLog { visible: view.visible, tier_root: root.revision }))
     }
 
@@ -88,6 +98,17 @@ impl Broker {
         election: &UncleanElection,
         local: &Local,
     ) -> Result<Outcome, StoreError> {
+        let partition = election.partition;
+        let _stands = Stands::begin(partition, local);
+        // What a push has changed since this was decided would make the record of the loss untrue.
+        let (reply, held) = oneshot::channel();
+        let partitions = Arc::from([partition]);
+        // A shard that is gone ends the broker.
+        let _ = local.shard.send(ShardMsg::Holds { partitions, reply });
+        let held = held.await.ok().and_then(|held| held.first().map(|(_, held)| held.durable));
+        if held != Some(election.acceptance.loss.end) {
+            return Ok(Outcome::Conflict);
+        }
         // An unknown outcome is settled by the same transaction (rule K5).
         let outcome = loop {
             match self.inner().store.accept_loss(session, election).await? {
@@ -97,7 +118,7 @@ impl Broker {
         };
         if let Outcome::Committed { revision } = outcome {
             self.metrics().unclean_elections.add(1, &[]);
-            let (partition, loss) = (election.partition, &election.acceptance.loss);
+            let loss = &election.acceptance.loss;
             tracing::warn!(
                 %partition,
                 epoch = %loss.epoch,
@@ -146,6 +167,28 @@ impl Broker {
             }
         }
         outdated
+    }
+}
+
+/// A replica here that stands for an unclean election: until it is settled, whoever led before may still push, and could cut the very
+/// records for which it is elected (rule R6). What it refuses meanwhile is pushed again.
+struct Stands<'a> {
+    partition: PartitionId,
+    local: &'a Local,
+}
+
+impl<'a> Stands<'a> {
+    fn begin(partition: PartitionId, local: &'a Local) -> Stands<'a> {
+        // A shard that is gone ends the broker.
+        let _ = local.shard.send(ShardMsg::Stand { partition, stands: true });
+        Stands { partition, local }
+    }
+}
+
+impl Drop for Stands<'_> {
+    /// If it won, its shard has heard of that before.
+    fn drop(&mut self) {
+        let _ = self.local.shard.send(ShardMsg::Stand { partition: self.partition, stands: false });
     }
 }
 

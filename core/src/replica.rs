@@ -70,7 +70,8 @@ pub struct Replica {
     inc: Option<Incarnation>,
     epoch_seen: LeaderEpoch,
     epoch_durable: LeaderEpoch,
-    /// Highest epoch in which this replica has led and no longer does: it never leads in it again (rule B2).
+    /// Highest epoch in which this replica has led and no longer does, or may have led before it was opened: it never leads in it again
+    /// (rule B2). Whoever took an office twice would not know what it has proposed in it (rule I3).
     abdicated: LeaderEpoch,
     log_start: Offset,
     tiered_end: Offset,
@@ -129,7 +130,7 @@ impl Replica {
             inc: None,
             epoch_seen: from.epoch_seen,
             epoch_durable: from.epoch_seen,
-            abdicated: LeaderEpoch(0),
+            abdicated: if from.rules.uphold(Rule::EpochPerOffice) { from.epoch_seen } else { LeaderEpoch(0) },
             log_start: from.log_start,
             tiered_end: from.tiered_end,
             durable: end,

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -196,6 +197,8 @@ impl Client {
     }
 
     /// Asks for a topic unless an answer newer than `since` is there. Tries until `deadline`.
+    ///
+    /// A task of its own asks: all clones of this client wait for it, and whoever calls may stop looking at what it called.
     pub(crate) async fn refresh(
         &self,
         topic: &str,
@@ -203,6 +206,16 @@ impl Client {
         since: Instant,
         deadline: Instant,
     ) -> Result<Known, Error> {
+        let (client, topic) = (self.clone(), topic.to_owned());
+        let mut asking = JoinSet::new();
+        asking.spawn(async move { client.ask_for(&topic, create, since, deadline).await });
+        match asking.join_next().await.expect("it was spawned above") {
+            Ok(known) => known,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    async fn ask_for(&self, topic: &str, create: bool, since: Instant, deadline: Instant) -> Result<Known, Error> {
         let _asking = self.inner.asking.lock().await;
         if let Some(known) = self.topic(topic).filter(|known| known.at > since) {
             return Ok(known);
@@ -425,4 +438,35 @@ pub(crate) fn log_client(channel: Channel) -> LogClient<Channel> {
 /// The `Admin` service on a channel.
 pub(crate) fn admin_client(channel: Channel) -> AdminClient<Channel> {
     AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    /// A client that knows nothing yet.
+    fn unconnected(bootstrap: &str) -> Client {
+        let config = ClientConfig::new(bootstrap).expect("an address");
+        let dialer = Dialer { client_id: "test".to_owned(), connect_timeout: config.connect_timeout, tls: None };
+        let (image, asking) = (RwLock::new(Image::default()), tokio::sync::Mutex::new(()));
+        let (channels, silent) = (Mutex::default(), Mutex::default());
+        Client { inner: Arc::new(Inner { config, dialer, image, asking, channels, silent }) }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_looks_at_any_more_keeps_no_other_from_asking() {
+        // It takes connections, and never says a word.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let client = unconnected(&listener.local_addr().expect("it is bound").to_string());
+        let now = Instant::now();
+        let mut first = Box::pin(client.refresh("first", false, now, now + Duration::from_millis(100)));
+        assert!((&mut first).now_or_never().is_none());
+        let _silent = listener.accept().await.expect("it is asked");
+        // From here on nobody polls the first call, which its task does not keep from ending.
+        let second = client.refresh("second", false, now, now + Duration::from_millis(200));
+        let second = timeout(Duration::from_secs(20), second).await.expect("its turn comes");
+        assert!(second.expect_err("nobody answers").is_connection());
+        assert!(first.await.is_err());
+    }
 }

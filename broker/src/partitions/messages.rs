@@ -35,6 +35,8 @@ pub(crate) enum ShardMsg {
     Reach { broker: BrokerId, reachable: bool },
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
     Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
+    /// Whether a replica stands for an unclean election (rule E7): then it takes no pushes, which could cut what it was chosen for.
+    Stand { partition: PartitionId, stands: bool },
     /// Says which producers a partition that is led here remembers.
     Producers { partition: PartitionId, reply: oneshot::Sender<Result<Vec<ProducerSummary>, ApiError>> },
     /// Its manifest changed, as seen committed (rule T6).

@@ -58,6 +58,8 @@ struct Slot {
     rebuilding: Option<u64>,
     /// How far the log is known to have reached, if its disk lost something.
     known_end: Offset,
+    /// It takes no pushes: it stands for an unclean election.
+    stands: bool,
     /// It is to be closed once it is durable.
     closing: Option<oneshot::Sender<Closed>>,
 }
@@ -237,6 +239,11 @@ impl Shard {
                 // Who asked may have waited long enough.
                 let _ = reply.send(partitions.iter().filter_map(holds).collect());
             }
+            ShardMsg::Stand { partition, stands } => {
+                if let Some(slot) = self.slots.get_mut(&partition) {
+                    slot.stands = stands;
+                }
+            }
             ShardMsg::Producers { partition, reply } => {
                 let leads = self.slots.get(&partition).filter(|slot| slot.replica.leading().is_some());
                 let found = leads.map(|slot| slot.replica.producers().summaries().collect());
@@ -380,7 +387,7 @@ impl Shard {
 
     fn on_push(&mut self, pushed: Pushed) {
         let Pushed { partition, push, room, memory, answers } = pushed;
-        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.closing.is_none()) else {
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.closing.is_none() && !slot.stands) else {
             // A stream that is gone pushes again when it is back.
             let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
             return;
@@ -416,6 +423,7 @@ impl Shard {
             unverified: Waiting::default(),
             rebuilding: None,
             known_end,
+            stands: false,
             closing: None,
         };
         self.slots.insert(partition, slot);

@@ -2,8 +2,8 @@
 
 use super::verification::Verifications;
 use super::{
-    Acks, Appended, Assignment, Cursor, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal, Replica,
-    Role, Said, Token, VerificationToken, chain_hash,
+    Acks, Appended, Assignment, Cursor, Fault, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal,
+    Replica, Role, Said, Token, VerificationToken, chain_hash,
 };
 use crate::records::PartitionRecord;
 use crate::rules::Rule;
@@ -98,11 +98,16 @@ impl Replica {
     pub(super) fn take_office(&mut self, now: Now, assigned: Assignment, out: &mut Vec<Output>) {
         let Assignment { record, revision, live } = assigned;
         assert!(record.isr.contains(&self.rid), "rule E3: the elected replica is in the ISR");
+        let (log_start, end) = (self.log_start, self.at_end.end);
+        if end < log_start && record.unclean_epoch.is_none() {
+            return out.push(Output::Fault(Fault::StartBeyondLog { log_start, end }));
+        }
         self.step_down(record.epoch, None, out);
         if record.unclean_epoch == Some(record.epoch) {
             // Rule E7: it was in no ISR, so what it was told to be committed may not be durable here (rule R9).
             self.commit(self.hw.min(self.durable).max(self.tiered_end));
         }
+        self.pass_over_deleted(now, out);
         self.min_isr_wanted = self.min_isr_wanted.filter(|wanted| *wanted != record.min_isr);
         self.role = Role::Leader(Leading {
             record,
@@ -121,6 +126,19 @@ impl Replica {
         self.advance(out);
         out.push(Output::Publish);
         self.consider_isr(now, out);
+    }
+
+    /// Rules E7, C1: what an unclean election left may end below the log start, if records above that end were deleted. They stay
+    /// deleted, and nothing new is written where nobody could read it: a hole takes up the offsets between.
+    fn pass_over_deleted(&mut self, now: Now, out: &mut Vec<Output>) {
+        let append_time = now.wall.max(self.at_end.last_append_time);
+        while let Some(missing) = self.log_start.0.checked_sub(self.at_end.end.0).filter(|missing| *missing > 0) {
+            let span = u32::try_from(missing).unwrap_or(u32::MAX).min(Batch::HOLE_SPAN_MAX);
+            let mut batch = Batch::hole(span);
+            batch.place(self.at_end.end, self.epoch_seen);
+            let prefix_hash = chain_hash(self.at_end.prefix_hash, &batch);
+            self.append(Placed { batch, append_time, latest: TimestampMs::NONE, prefix_hash }, out);
+        }
     }
 
     /// The record was seen again, perhaps changed by this leader or by the controller (rule E6).

@@ -302,6 +302,14 @@ pub enum Fault {
         /// Log end offset.
         end: Offset,
     },
+    /// S3, C1: what was deleted had been committed, so whoever is elected by rule E2 holds it, or its offsets.
+    #[error("the log starts at {log_start} but this leader's log ends at {end} (S3, C1)")]
+    StartBeyondLog {
+        /// First offset that exists.
+        log_start: Offset,
+        /// Log end offset.
+        end: Offset,
+    },
     /// S24.
     #[error("another replica leads in epoch {epoch} too (S24)")]
     TwoLeaders {

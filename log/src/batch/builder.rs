@@ -154,6 +154,28 @@ impl BatchBuilder {
 }
 
 impl Batch {
+    /// Most offsets that one `hole` can take up: Kafka's last offset delta ends at 2^31 - 1.
+    pub const HOLE_SPAN_MAX: u32 = 1 << 31;
+
+    /// A batch without records and without a time, that only takes up `span` offsets. Kafka's clients pass over it, as over one that
+    /// compaction has emptied.
+    ///
+    /// Panics unless `span` is within 1..=`HOLE_SPAN_MAX`.
+    #[must_use]
+    pub fn hole(span: u32) -> Batch {
+        let last = span.checked_sub(1).and_then(|last| i32::try_from(last).ok());
+        let mut head = [0; BATCH_HEADER_BYTES];
+        head[layout::MAGIC_AT] = MAGIC.cast_unsigned();
+        layout::LEADER_EPOCH.set(&mut head, -1);
+        layout::LAST_OFFSET_DELTA.set(&mut head, last.expect("a hole takes up 1 to 2^31 offsets"));
+        layout::BASE_TIMESTAMP.set(&mut head, TimestampMs::NONE.0);
+        layout::MAX_TIMESTAMP.set(&mut head, TimestampMs::NONE.0);
+        layout::PRODUCER_ID.set(&mut head, -1);
+        layout::PRODUCER_EPOCH.set(&mut head, -1);
+        layout::BASE_SEQUENCE.set(&mut head, -1);
+        Batch::seal(head, Bytes::new())
+    }
+
     /// Joins a header to its records: sets length and CRC.
     ///
     /// Panics past 2 GiB, which the format cannot carry.

@@ -375,6 +375,23 @@ fn holes_of_a_compacted_batch_are_kept() {
     check(&[12, 0, 0, 4, 1, 0, 0, 12, 0, 0, 2, 1, 0, 0], 10, &[Ok(102), disordered()]);
 }
 
+/// The bytes of a batch that Kafka's compaction has emptied, but for the producer, which a hole has none of.
+#[test]
+fn a_hole_takes_up_offsets_and_holds_nothing() {
+    for span in [1, 7, Batch::HOLE_SPAN_MAX] {
+        let mut hole = Batch::hole(span);
+        hole.place(Offset(100), LeaderEpoch(3));
+        let mut bytes = bytes::BytesMut::new();
+        hole.put(&mut bytes);
+        let read = Batch::take(&mut bytes.freeze()).unwrap().expect("it is whole");
+        assert_eq!((&read, read.verify_crc()), (&hole, Ok(())));
+        assert_eq!((read.base_offset(), read.end_offset().0), (Offset(100), 100 + u64::from(span)));
+        assert_eq!((read.record_count(), read.records().unwrap().count()), (0, 0));
+        assert_eq!((read.producer_write(), read.is_control(), read.size()), (None, false, 61));
+        assert_eq!(read.latest_timestamp(), Ok(TimestampMs::NONE), "no search by time finds it");
+    }
+}
+
 #[test]
 fn errors_have_kafkas_codes() {
     for (error, code) in [

@@ -19,6 +19,8 @@ pub(crate) struct History {
     acknowledged_in: BTreeMap<Rid, LeaderEpoch>,
     /// What was acknowledged to clients that an unclean election ended, and was not given up by it.
     promised: BTreeSet<Offset>,
+    /// What was deleted when an unclean election was held, though the log may end before it since.
+    deleted: Offset,
 }
 
 struct Exposed {
@@ -58,6 +60,11 @@ impl History {
         }
         let end = self.end();
         self.promised.retain(|base| *base < end);
+    }
+
+    /// What lies below `log_start` stays deleted, also where an unclean election leaves less (rule C1).
+    pub(crate) fn note_deleted(&mut self, log_start: Offset) {
+        self.deleted = self.deleted.max(log_start);
     }
 
     /// What was acknowledged to a client that begins anew stays promised, as far as it was not given up.
@@ -137,6 +144,14 @@ impl World {
             if !visible.leads {
                 return Err(format!("follower {id} exposes {base} of {partition}, which no leader did"));
             }
+            // Records that a winner kept may lie below; none that it takes may (rules E7, C1).
+            let taken = placed.batch.leader_epoch() == visible.epoch && placed.batch.record_count() > 0;
+            if taken && base < visible.log_start {
+                return Err(format!(
+                    "C1 broker {id} commits {base} of {partition}, which begins at {}",
+                    visible.log_start
+                ));
+            }
             if let Some(stamp) = placed.batch.producer()
                 && let Some(first) = history.sequences.insert((stamp.id, stamp.base_sequence), base)
             {
@@ -145,6 +160,7 @@ impl World {
                     stamp.base_sequence, stamp.id.0
                 ));
             }
+            self.holes += u64::from(placed.batch.record_count() == 0);
             history.batches.push(Exposed { base, end, hash: placed.prefix_hash, crc: placed.batch.crc() });
         }
         slot.exposed = slot.exposed.max(hw);
@@ -292,7 +308,7 @@ impl World {
         if root.tiered_end < old.tiered_end {
             return Err(format!("S8 tiered end of {partition} falls from {} to {}", old.tiered_end, root.tiered_end));
         }
-        if root.log_start < old.log_start || root.log_start > history.end() {
+        if root.log_start < old.log_start || root.log_start > history.end().max(history.deleted) {
             return Err(format!("C1 the log start of {partition} goes from {} to {}", old.log_start, root.log_start));
         }
         for entry in root.entries().iter().filter(|entry| entry.base >= old.tiered_end) {

@@ -77,7 +77,7 @@ fn run_world(mut world: World, seed: u64, steps: u64, tell: bool) -> Run {
         ("log_starts_moved".to_owned(), counts.advances),
     ];
     if world.is_unclean() {
-        named.push(("unclean".to_owned(), counts.unclean));
+        named.extend([("unclean".to_owned(), counts.unclean), ("holes".to_owned(), world.holes)]);
     }
     let faults = ACTIONS.iter().zip(&world.happened).filter(|((_, _, fault), _)| *fault);
     named.extend(faults.map(|((action, ..), count)| (format!("{action:?}"), *count)));

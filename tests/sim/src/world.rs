@@ -69,6 +69,8 @@ pub(crate) struct World {
     /// How often each action had an effect, in the order of `ACTIONS`.
     pub(crate) happened: Vec<u64>,
     pub(crate) reads: u64,
+    /// Offsets that unclean winners passed over were exposed so often.
+    pub(crate) holes: u64,
     /// Records committed while things went wrong.
     pub(crate) troubled: u64,
     pub(crate) steps: u64,
@@ -121,6 +123,7 @@ impl World {
             comes_to_office: BTreeMap::new(),
             happened: vec![0; ACTIONS.len()],
             reads: 0,
+            holes: 0,
             troubled: 0,
             steps: 0,
             goals: BTreeMap::new(),

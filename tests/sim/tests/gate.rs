@@ -34,14 +34,16 @@ fn no_seed_breaks_an_invariant() {
 
 #[test]
 fn no_seed_of_topics_that_give_records_up_breaks_anything_else() {
-    let mut elections = 0;
+    let (mut elections, mut holes) = (0, 0);
     for seed in 1..=UNCLEAN_SEEDS {
         let run = millpond_sim::run_unclean(seed, Rules::ALL, STEPS, false);
         let story = "tests/sim/run --unclean yes --tell";
         assert_eq!(run.violation, None, "SEED={seed}; `{story} {seed}` tells its story; {}", run.weather);
-        elections += run.counts.iter().find(|(name, _)| name == "unclean").map_or(0, |(_, count)| *count);
+        let count = |name: &str| run.counts.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
+        (elections, holes) = (elections + count("unclean"), holes + count("holes"));
     }
     assert!(elections > UNCLEAN_SEEDS / 4, "rule E7 happens: {elections} times in {UNCLEAN_SEEDS} runs");
+    assert!(holes > 0, "rule C1: a winner ends below the log start, and passes over what was deleted");
 }
 
 #[test]

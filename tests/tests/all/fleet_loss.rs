@@ -289,3 +289,44 @@ async fn an_unclean_leader_that_missed_what_was_tiered_goes_on_from_there() {
     assert_eq!(read(&client, TOPIC, 35).await, [values("a", 0..30), values("b", 30..35)].concat());
     fleet.stop().await;
 }
+
+/// What was deleted stays deleted though the winner of an unclean election never had it, and what is written after is there to be read
+/// (rules E7, C1).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unclean_leader_that_ends_below_what_was_deleted_goes_on_from_the_log_start() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 2, &[("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]).await;
+    let admin = Admin::new(&client);
+    admin.move_partition(TOPIC, 0, &[BrokerId(0), BrokerId(1)]).await.expect("they are there");
+    fleet.wait_until_in_sync().await;
+    admin.elect_leader(TOPIC, 0).await.expect("it is in sync");
+    publish(&client, TOPIC, "a", 0..10).await;
+    fleet.pause(1);
+    publish(&client, TOPIC, "a", 10..40).await;
+    let delete = ["topic", "delete-records", TOPIC, "--partition", "0", "--before", "25"];
+    succeed_at(&fleet.bootstrap(), &delete, b"");
+    fleet.kill(0);
+    fleet.resume(1);
+    fleet.wait_until("broker 1 leads", |_, topics| leader_of(topics, TOPIC) == Some(BrokerId(1))).await;
+    publish(&client, TOPIC, "b", 25..30).await;
+    assert_eq!(
+        read(&client, TOPIC, 5).await,
+        values("b", 25..30),
+        "nothing deleted is back, and nothing new is out of reach"
+    );
+
+    // Who was deposed takes the same log, and serves it when it leads: from its disk, and then from object storage.
+    fleet.restart(0).await;
+    fleet.wait_until_in_sync().await;
+    fleet.kill(1);
+    fleet.wait_until("broker 0 leads", |_, topics| leader_of(topics, TOPIC) == Some(BrokerId(0))).await;
+    publish(&client, TOPIC, "c", 30..35).await;
+    let all = [values("b", 25..30), values("c", 30..35)].concat();
+    assert_eq!(read(&client, TOPIC, 10).await, all);
+    admin.flush_topic(TOPIC).await.expect("the object store is there");
+    fleet.restart(1).await;
+    fleet.kill(0);
+    fleet.wait_until("broker 1 leads again", |_, topics| leader_of(topics, TOPIC) == Some(BrokerId(1))).await;
+    assert_eq!(read(&client, TOPIC, 10).await, all);
+    fleet.stop().await;
+}

@@ -6,6 +6,7 @@ use super::status::{in_stream, status};
 use super::{convert, fetch, produce, taken};
 use crate::Broker;
 use crate::api::{ApiError, Isolation, NewTopic, ProduceRequest, TopicDescription, TopicRef};
+use crate::driven::driven;
 use crate::telemetry::Parent;
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -43,7 +44,10 @@ impl LogService {
         move |request| {
             let span = taken::message(broker.metrics(), "Produce", &parent);
             let admitted = span.in_scope(|| admit(request)).instrument(span.clone());
-            Box::pin(async move { admitted.await.map(|committed| Box::pin(committed.instrument(span)) as Committed) })
+            let admitted =
+                async move { admitted.await.map(|committed| Box::pin(committed.instrument(span)) as Committed) };
+            // The memory that it waits for is everybody's.
+            Box::pin(driven(Box::pin(admitted)))
         }
     }
 
@@ -124,7 +128,9 @@ impl v1::log_server::Log for LogService {
         let fetch = move |request| {
             let broker = broker.clone();
             let span = taken::message(broker.metrics(), "Fetch", &parent);
-            Box::pin(async move { broker.fetch_held(request).await }.instrument(span)) as fetch::Fetched
+            let fetched = async move { broker.fetch_held(request).await }.instrument(span);
+            // It waits for memory, and reads manifests that others wait for.
+            Box::pin(driven(Box::pin(fetched))) as fetch::Fetched
         };
         let receipts = Receipts::of(&request);
         // A command is carried out at once, and takes no memory.

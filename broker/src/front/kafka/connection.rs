@@ -11,6 +11,7 @@ use bytes::Buf;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, StreamExt};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -198,8 +199,8 @@ async fn acquire(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePerm
     Arc::clone(semaphore).acquire_many_owned(count).await.expect("the semaphore is never closed")
 }
 
-/// Sends answers in the order of their requests, while all of them make progress. Ends without a reason when the reader is
-/// gone and all is answered.
+/// Sends answers in the order of their requests, while all of them make progress, whether or not the client reads: what one holds others
+/// may wait for. Ends without a reason when the reader is gone and all is answered.
 async fn send_answers(
     mut writer: impl AsyncWrite + Unpin,
     mut begun: UnboundedReceiver<UnderWay>,
@@ -208,16 +209,22 @@ async fn send_answers(
 ) -> Option<End> {
     let mut under_way = FuturesOrdered::new();
     let mut reading = true;
-    while reading || !under_way.is_empty() {
-        let done = tokio::select! {
-            Some(done) = under_way.next(), if !under_way.is_empty() => done,
-            next = begun.recv(), if reading => {
-                match next {
-                    Some(UnderWay { outcome, permits }) => under_way.push_back(outcome.map(|outcome| (outcome, permits))),
-                    None => reading = false,
+    let begin = |UnderWay { outcome, permits }| outcome.map(|outcome| (outcome, permits));
+    // What was ready while others were sent. Each has its permit, which bounds their number.
+    let mut ready = VecDeque::new();
+    while reading || !under_way.is_empty() || !ready.is_empty() {
+        let done = match ready.pop_front() {
+            Some(done) => done,
+            None => tokio::select! {
+                Some(done) = under_way.next(), if !under_way.is_empty() => done,
+                next = begun.recv(), if reading => {
+                    match next {
+                        Some(next) => under_way.push_back(begin(next)),
+                        None => reading = false,
+                    }
+                    continue;
                 }
-                continue;
-            }
+            },
         };
         let mut frames = Frame::default();
         let mut held = Vec::new();
@@ -234,10 +241,22 @@ async fn send_answers(
                 }
             }
             if frames.remaining() < WRITE_BYTES {
-                next = under_way.next().now_or_never().flatten();
+                next = ready.pop_front().or_else(|| under_way.next().now_or_never().flatten());
             }
         }
-        if let Err(end) = send(&mut writer, frames, limits, budget).await {
+        let mut sending = pin!(send(&mut writer, frames, limits, budget));
+        let sent = loop {
+            tokio::select! {
+                biased;
+                sent = &mut sending => break sent,
+                Some(done) = under_way.next(), if !under_way.is_empty() => ready.push_back(done),
+                next = begun.recv(), if reading => match next {
+                    Some(next) => under_way.push_back(begin(next)),
+                    None => reading = false,
+                },
+            }
+        };
+        if let Err(end) = sent {
             return Some(end);
         }
         if closed.is_some() {

@@ -224,9 +224,9 @@ impl Node {
         assert!(shard_of(partition, &self.shards).send(message).is_ok(), "the shard runs");
     }
 
-    /// Opens an empty replica.
-    pub(super) fn open(&mut self, partition: PartitionId) {
-        let replica = Replica::new(Recovered {
+    /// What an empty disk holds.
+    fn nothing(&self) -> Recovered {
+        Recovered {
             rid: self.peer.rid,
             epoch_seen: LeaderEpoch(0),
             log_start: Offset(0),
@@ -237,7 +237,12 @@ impl Node {
             timestamp_type: TimestampType::CreateTime,
             lag_time_ms: 600_000,
             rules: Rules::ALL,
-        });
+        }
+    }
+
+    /// Opens an empty replica.
+    pub(super) fn open(&mut self, partition: PartitionId) {
+        let replica = Replica::new(self.nothing());
         let manifest = Arc::new(ManifestRoot::new(partition));
         let epochs = Arc::new(LeaderEpochs::default());
         let (visible, aborted) = (replica.visible(), replica.aborted());
@@ -246,6 +251,27 @@ impl Node {
         self.views.insert(partition, seen);
         let (reset_at, known_end) = (Some(Offset(0)), Offset(0));
         let open = Open { partition, replica, manifest, view, reset_at, known_end };
+        self.tell(partition, ShardMsg::Open(Box::new(open)));
+        self.tell(partition, ShardMsg::Step { partition, input: Input::Session(Some(self.peer.inc)) });
+    }
+
+    /// Closes a replica and opens it again from what the WAL holds, as a broker does.
+    pub(super) async fn open_again(&mut self, partition: PartitionId) {
+        let (done, closed) = oneshot::channel();
+        self.tell(partition, ShardMsg::Close { partition, done });
+        let closed = tokio::time::timeout(PATIENCE, closed).await.expect("it is closed").expect("the shard runs");
+        let held = self.wal.held(partition).expect("it holds the log");
+        let mut at_end = EndState::empty();
+        let mut epochs = LeaderEpochs::default();
+        for placed in self.log(partition).await {
+            epochs.append(placed.batch.leader_epoch(), placed.batch.base_offset());
+            at_end.absorb(&placed.batch, placed.append_time);
+        }
+        let replica =
+            Replica::new(Recovered { epoch_seen: held.epoch_seen, hw: closed.hw, at_end, epochs, ..self.nothing() });
+        let manifest = Arc::new(ManifestRoot::new(partition));
+        let (reset_at, known_end) = (None, held.known_end);
+        let open = Open { partition, replica, manifest, view: closed.view, reset_at, known_end };
         self.tell(partition, ShardMsg::Open(Box::new(open)));
         self.tell(partition, ShardMsg::Step { partition, input: Input::Session(Some(self.peer.inc)) });
     }
@@ -346,10 +372,22 @@ pub(super) fn meet(nodes: &[&Node]) {
 
 /// What the metadata store would say: the first node leads, the first `in_sync` are in sync, all are replicas, those in `alive` live.
 pub(super) fn assign(partition: PartitionId, nodes: &[&Node], in_sync: usize, alive: &[&Node], revision: u64) {
+    assign_in(LeaderEpoch(1), partition, nodes, in_sync, alive, revision);
+}
+
+/// The same, in this epoch.
+pub(super) fn assign_in(
+    epoch: LeaderEpoch,
+    partition: PartitionId,
+    nodes: &[&Node],
+    in_sync: usize,
+    alive: &[&Node],
+    revision: u64,
+) {
     let leader = Leader { rid: nodes[0].peer.rid, inc: nodes[0].peer.inc };
     let record = PartitionRecord {
         leader: Some(leader),
-        epoch: LeaderEpoch(1),
+        epoch,
         isr: nodes[..in_sync].iter().map(|node| node.peer.rid).collect(),
         elr: Vec::new(),
         replicas: nodes.iter().map(|node| node.id()).collect(),

@@ -1,13 +1,17 @@
 //! A leader's log reaches its followers whole and in order, whatever happens to the streams (rules R3, R8, R9).
 
 use super::harness::*;
+use crate::partitions::messages::ShardMsg;
 use crate::peers::Peer;
 use millpond_core::replica::Acks;
-use millpond_log::{BrokerId, Offset, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId};
 use millpond_metadata::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// Frames of pushes that came in.
+const RECEIVED: &str = "millpond_peer_frames_total{direction=\"received\"}";
 
 async fn same_logs(nodes: &[&Node], partition: PartitionId, batches: usize) {
     let log = nodes[0].log(partition).await;
@@ -174,6 +178,61 @@ async fn a_partition_that_is_not_there_yet_is_pushed_to_once_it_is() {
     for node in [one, two] {
         node.end().await;
     }
+}
+
+/// Until it is known who won an unclean election, whoever led before must not cut the log of who stands for it (rules E7, R6).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_stands_for_an_unclean_election_takes_no_pushes_until_it_is_settled() {
+    let store = store().await;
+    let (mut one, mut two) = (Node::start(1, &store).await, Node::start(2, &store).await);
+    for node in [&mut one, &mut two] {
+        node.open(partition(0));
+    }
+    let nodes = [&one, &two];
+    meet(&nodes);
+    assign(partition(0), &nodes, 1, &nodes, 1);
+    acknowledged(vec![one.produce(partition(0), batch(10, 1), Acks::All)]).await;
+    two.reaches(partition(0), Offset(1)).await;
+    two.tell(partition(0), ShardMsg::Stand { partition: partition(0), stands: true });
+    // The leader hears that it cannot push now, asks again and again, and is told the same.
+    let refused = two.metric(RECEIVED);
+    acknowledged(vec![one.produce(partition(0), batch(10, 2), Acks::All)]).await;
+    let more = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        while two.metric(RECEIVED) < refused + 2 {
+            look.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, more).await.expect("it is pushed to");
+    assert_eq!(two.log(partition(0)).await.len(), 1, "rule E7");
+    two.tell(partition(0), ShardMsg::Stand { partition: partition(0), stands: false });
+    two.reaches(partition(0), Offset(2)).await;
+    same_logs(&nodes, partition(0), 2).await;
+    for node in [one, two] {
+        node.end().await;
+    }
+}
+
+/// A replica that is opened again in its session does not take the office that it had: it would not know what it has proposed (rules B2,
+/// I3).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_opened_again_waits_for_another_office() {
+    let store = store().await;
+    let mut one = Node::start(1, &store).await;
+    let of = partition(0);
+    one.open(of);
+    assign(of, &[&one], 1, &[&one], 1);
+    acknowledged(vec![one.produce(of, batch(10, 1), Acks::All)]).await;
+    for revision in 2..4 {
+        one.open_again(of).await;
+        assign(of, &[&one], 1, &[&one], revision);
+        let refused = one.produce(of, batch(10, 2), Acks::Leader).await.expect("it is answered");
+        assert_eq!(refused.expect_err("nobody leads").code, ErrorCode::NotLeaderOrFollower);
+    }
+    assign_in(LeaderEpoch(2), of, &[&one], 1, &[&one], 4);
+    acknowledged(vec![one.produce(of, batch(10, 3), Acks::All)]).await;
+    assert_eq!(one.log(of).await.len(), 2, "and it has what it had");
+    one.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -199,6 +199,103 @@ fn the_end_is_proven_once_the_high_watermark_reaches_the_log_end_of_the_election
     assert!(leader.replica.visible().end_proven);
 }
 
+/// A leader of `epoch` by an unclean election, whose log of three records ends below what was deleted.
+fn winner_below_the_log_start(epoch: u32, unclean: Option<u32>, log_start: u64) -> (Fixture, Seen) {
+    let mut at_end = EndState::empty();
+    for placed in log_of(&[1, 1, 1]) {
+        at_end.absorb(&placed.batch, placed.append_time);
+    }
+    let mut epochs = LeaderEpochs::default();
+    epochs.append(LeaderEpoch(1), Offset(0));
+    let from = Recovered { epoch_seen: LeaderEpoch(1), log_start: Offset(log_start), at_end, epochs, ..recovered() };
+    let mut winner = start(from);
+    let mut won = assigned(2, epoch, &[ME], 1, &[ME, PEER]);
+    won.record.unclean_epoch = unclean.map(LeaderEpoch);
+    let seen = winner.step(Input::Assigned(won));
+    (winner, seen)
+}
+
+#[test]
+fn the_winner_of_an_unclean_election_passes_over_what_was_deleted() {
+    let (mut winner, seen) = winner_below_the_log_start(2, Some(2), 10);
+    assert_eq!((seen.faults, seen.appended), (vec![], vec![(3, 100)]), "rules E7, C1");
+    let hole = winner.placed[0].batch.clone();
+    assert_eq!((hole.record_count(), hole.leader_epoch(), hole.end_offset()), (0, LeaderEpoch(2), Offset(10)));
+    assert!(!winner.replica.visible().end_proven, "rule R11: the log start is above what is committed");
+    assert_eq!(
+        winner.produce(1, batch(1, None), Acks::All).appended,
+        [(10, 100)],
+        "nothing is written where nobody reads"
+    );
+    assert_eq!(winner.sync().answers, [(1, Ok(10))]);
+    let visible = winner.replica.visible();
+    assert_eq!((visible.hw, visible.log_start, visible.end_proven), (Offset(11), Offset(10), true));
+    // A follower takes it as it takes any other batch, and has the same log then (S6).
+    let mut follower = holding_three();
+    let mut whole = push_of(&winner, 3);
+    whole.head.unclean_epoch = Some(LeaderEpoch(2));
+    assert_eq!(follower.step(Input::Push(whole)).appended, [(3, 100), (10, 100)]);
+    assert_eq!(follower.replica.prefix_hash(), winner.replica.prefix_hash());
+}
+
+#[test]
+fn a_winner_that_was_started_again_before_it_had_passed_over_what_was_deleted_does_so_in_its_next_office() {
+    let (mut winner, seen) = winner_below_the_log_start(3, Some(2), 10);
+    assert_eq!((seen.faults, seen.appended), (vec![], vec![(3, 100)]));
+    winner.sync();
+    assert_eq!(winner.hw(), 10);
+}
+
+#[test]
+fn deleted_offsets_of_more_than_one_batch_are_passed_over_in_several() {
+    let (winner, seen) = winner_below_the_log_start(2, Some(2), 5 << 30);
+    assert_eq!(seen.appended, [(3, 100), (3 + (1 << 31), 100), (3 + (1 << 32), 100)]);
+    assert_eq!(winner.end(), 5 << 30);
+}
+
+#[test]
+fn a_log_that_ends_below_its_start_is_a_fault_where_no_unclean_election_was_held() {
+    let (winner, seen) = winner_below_the_log_start(2, None, 10);
+    assert_eq!(seen.faults, [Fault::StartBeyondLog { log_start: Offset(10), end: Offset(3) }], "S3, C1");
+    assert!(winner.placed.is_empty() && !winner.replica.visible().leads);
+}
+
+/// A replica that is opened again in the session it had forgets what it has proposed: the ISR may have grown by it meanwhile (rule I3).
+#[test]
+fn an_office_of_an_epoch_that_was_seen_before_the_replica_was_opened_is_refused() {
+    let mut opened = start(Recovered { epoch_seen: LeaderEpoch(4), ..recovered() });
+    opened.step(Input::Assigned(assigned(7, 4, &[ME], 1, &[ME])));
+    assert!(!opened.replica.visible().leads, "rule B2");
+    assert_eq!(opened.produce(1, batch(1, None), Acks::Leader).answers, [(1, Err(ErrorCode::NotLeaderOrFollower))]);
+    opened.step(Input::Assigned(assigned(8, 5, &[ME], 1, &[ME])));
+    assert!(opened.replica.visible().leads, "the next epoch is another office");
+}
+
+/// A follower that holds the three records, durably.
+fn holding_three() -> Fixture {
+    let mut follower = fresh();
+    let head = PushHead {
+        epoch: LeaderEpoch(1),
+        leader: Leader { rid: PEER, inc: inc(PEER) },
+        unclean_epoch: None,
+        hw: Offset(0),
+        log_start: Offset(0),
+        tiered_end: Offset(0),
+    };
+    let (prev_offset, start) = (Offset(0), Offset(0));
+    let batches = log_of(&[1, 1, 1]);
+    follower.step(Input::Push(Push { head, nonce: 1, start, prev_offset, prev_epoch: None, batches }));
+    follower.sync();
+    follower
+}
+
+/// All that a leader has appended, from where its log ended in epoch 1.
+fn push_of(leader: &Fixture, from: u64) -> Push {
+    let head = leader.replica.push_head().expect("it leads");
+    let prev_epoch = Some(LeaderEpoch(1));
+    Push { head, nonce: 1, start: Offset(0), prev_offset: Offset(from), prev_epoch, batches: leader.placed.clone() }
+}
+
 proptest! {
     /// Rule P2 and S6: two replicas that hold the same batches hold equal state, whatever was asked of one in between.
     #[test]

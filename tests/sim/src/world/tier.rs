@@ -227,8 +227,7 @@ impl World {
             && visible.leads
             && slot.tiering.office() == Some(visible.epoch)
             && slot.tiering.may_advance(now_ms);
-        // An unclean election may leave less than what was deleted before it was tiered: that is not simulated.
-        let end = if self.unclean { visible.tiered_end } else { visible.hw };
+        let end = visible.hw;
         if !may || start >= end {
             return Ok(false);
         }

@@ -61,7 +61,9 @@ impl World {
         if visible.epoch > record.epoch {
             return Ok(false);
         }
-        if slot.tiering.root().as_ref() != root.as_ref() || root.tiered_end > visible.end {
+        // Rule C1: a winner that does not know the log start could write below it.
+        let outdated = slot.tiering.root().as_ref() != root.as_ref() || visible.log_start != root.log_start;
+        if outdated || root.tiered_end > visible.end {
             return self.reopen(node, partition).map(|()| true);
         }
         let live = image.live(record);
@@ -134,12 +136,14 @@ impl World {
     }
 
     fn give_up_what_lacks(&mut self, winner: usize, partition: PartitionId) {
-        let tiered_end = self.etcd.roots[&partition].0.tiered_end;
+        let (tiered_end, log_start) =
+            (self.etcd.roots[&partition].0.tiered_end, self.etcd.roots[&partition].0.log_start);
         let empty = Log::default();
         let durable = self.nodes[winner].disk.synced.get(&partition).unwrap_or(&empty);
         let slot = self.nodes[winner].slot(partition).expect("the winner holds a replica");
         let history = self.histories.get_mut(&partition).expect("every partition has a history");
         history.give_up(&slot.log, durable, tiered_end, slot.replica.hw_to_persist());
+        history.note_deleted(log_start);
         let end = history.end();
         // What is left is shown anew, and read anew.
         for slot in self.nodes.iter_mut().filter_map(|node| node.slot_mut(partition)) {

@@ -319,6 +319,65 @@ async fn a_client_that_does_not_read_its_answers_is_given_up() {
     assert!(matches!(client.ended().await, End::Stalled));
 }
 
+/// Holds a lock while its second request is under way, and its first answer is more than the client takes.
+struct Locking {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    held: Arc<tokio::sync::Notify>,
+    go_on: Arc<tokio::sync::Notify>,
+}
+
+impl Service for Locking {
+    async fn begin(&self, request: Request) -> BoxFuture<'static, Outcome> {
+        let (lock, held, go_on) = (Arc::clone(&self.lock), Arc::clone(&self.held), Arc::clone(&self.go_on));
+        let id = request.correlation_id;
+        async move {
+            if id == 1 {
+                held.notified().await;
+                return Outcome::Answer(first_answer());
+            }
+            let _held = lock.lock().await;
+            held.notify_one();
+            go_on.notified().await;
+            answer(id)
+        }
+        .boxed()
+    }
+
+    fn refuse(&self, _: &RequestError) -> Option<Frame> {
+        None
+    }
+}
+
+fn first_answer() -> Frame {
+    let mut large = frame(1);
+    large.append(part(2 << 20));
+    large
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_keeps_nobody_else_waiting() {
+    let (lock, held, go_on) = Default::default();
+    let service = Locking { lock: Arc::clone(&lock), held, go_on: Arc::clone(&go_on) };
+    let (mut client, server) = duplex(1 << 10);
+    let connection = tokio::spawn(async move {
+        let (reader, writer) = tokio::io::split(server);
+        run(reader, writer, &service, LIMITS, &Budget::new(8 << 20, 8 << 20), std::future::pending()).await
+    });
+    client.write_all(&[metadata(1), metadata(2)].concat()).await.expect("the broker reads");
+    // The first answer is on its way, and nobody takes it; the second request holds what others want.
+    assert_eq!(client.read_u8().await.expect("the answer begins"), 0);
+    assert!(lock.try_lock().is_err());
+    go_on.notify_one();
+    let others = tokio::time::timeout(Duration::from_secs(20), lock.lock()).await;
+    assert!(others.is_ok(), "it goes on though its turn to be sent has not come");
+    // What was ready meanwhile follows, in its turn.
+    let mut rest = vec![0; first_answer().remaining() - 1];
+    client.read_exact(&mut rest).await.expect("all of it");
+    assert_eq!((client.read_i32().await.ok(), client.read_i32().await.ok()), (Some(4), Some(2)));
+    drop(client);
+    connection.await.expect("no panic");
+}
+
 #[tokio::test]
 async fn who_does_not_read_is_given_up_early_only_while_memory_for_answers_is_short() {
     let quick = Duration::from_millis(5);
