@@ -124,7 +124,7 @@ pub(crate) async fn goes_on(stage: &Stage) -> Result<(), String> {
 /// # Errors
 /// Nobody knows, for long.
 pub(crate) async fn group_coordinator(stage: &Stage) -> Result<usize, String> {
-    found(stage, async |address: String| {
+    found(stage, |address| async move {
         let mut groups = GroupsClient::connect(address).await.map_err(|error| error.to_string())?;
         let found = groups.find_coordinator(FindCoordinatorRequest { group: GROUP.to_owned() }).await;
         Ok(found.map_err(|status| status.to_string())?.into_inner().id)
@@ -137,7 +137,7 @@ pub(crate) async fn group_coordinator(stage: &Stage) -> Result<usize, String> {
 /// # Errors
 /// Nobody knows, for long.
 pub(crate) async fn transaction_coordinator(stage: &Stage, worker: u16) -> Result<usize, String> {
-    found(stage, async |address: String| {
+    found(stage, |address| async move {
         let mut transactions = TransactionsClient::connect(address).await.map_err(|error| error.to_string())?;
         let request = FindTransactionCoordinatorRequest { transactional_id: transactional_id(worker) };
         let found = transactions.find_transaction_coordinator(request).await;
@@ -147,7 +147,10 @@ pub(crate) async fn transaction_coordinator(stage: &Stage, worker: u16) -> Resul
 }
 
 /// Asks one broker after the other until one answers.
-async fn found(stage: &Stage, ask: impl AsyncFn(String) -> Result<u32, String>) -> Result<usize, String> {
+async fn found<F>(stage: &Stage, ask: impl Fn(String) -> F) -> Result<usize, String>
+where
+    F: Future<Output = Result<u32, String>>,
+{
     let mut last = String::new();
     let asked = tokio::time::timeout(PATIENCE, async {
         let mut poll = tokio::time::interval(POLL);

@@ -239,8 +239,8 @@ mod tests {
     fn the_longest_standstill_counts_from_the_first_start_to_the_halt() {
         let ledger = Ledger::default();
         ledger.starts(100);
-        for (number, at) in [130, 135, 170, 300].into_iter().enumerate() {
-            ledger.take_down(0, 0, Told::Committed { number: number as u32, outputs: 1, at });
+        for (number, at) in (0..).zip([130, 135, 170, 300]) {
+            ledger.take_down(0, 0, Told::Committed { number, outputs: 1, at });
         }
         assert_eq!(ledger.standstill(180), Duration::from_nanos(35));
         assert_eq!(ledger.standstill(260), Duration::from_nanos(90));

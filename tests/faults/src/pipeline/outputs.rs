@@ -38,12 +38,14 @@ pub(crate) async fn wait_until_settled(client: &Client) -> Result<(), String> {
 
 /// The last stable offset and the high watermark, read in this order.
 async fn ends(client: &Client, partition: u16) -> Result<(u64, u64), String> {
+    let stable = end(client, partition, IsolationLevel::ReadCommitted).await?;
+    Ok((stable, end(client, partition, IsolationLevel::ReadUncommitted).await?))
+}
+
+async fn end(client: &Client, partition: u16, isolation: IsolationLevel) -> Result<u64, String> {
     let admin = Admin::new(client);
-    let end = async |isolation| {
-        let found = admin.list_offset_seen_by(isolation, SINK, u32::from(partition), OffsetSpec::Latest).await;
-        Ok::<u64, String>(found.map_err(|error| error.to_string())?.ok_or("it has no end")?.offset.0)
-    };
-    Ok((end(IsolationLevel::ReadCommitted).await?, end(IsolationLevel::ReadUncommitted).await?))
+    let found = admin.list_offset_seen_by(isolation, SINK, u32::from(partition), OffsetSpec::Latest).await;
+    Ok(found.map_err(|error| error.to_string())?.ok_or("it has no end")?.offset.0)
 }
 
 /// The output as a reader of this isolation sees it, from its start to its end, read anew.

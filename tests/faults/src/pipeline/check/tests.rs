@@ -136,7 +136,7 @@ fn another_order_of_one_key_is_found_and_of_two_keys_is_none() {
                     number if number == other => one,
                     number => number,
                 };
-                *found = Origin { txn: found.txn, ..origin(number, found.txn) };
+                *found = origin(number, found.txn);
             }
         }
     };
