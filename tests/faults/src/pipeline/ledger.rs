@@ -220,9 +220,9 @@ mod tests {
         let ledger = Ledger::default();
         let tell = |line: &str| ledger.take_down(1, 0, Told::read(line));
         // What it asked for before may have been committed.
-        ["B 0 1", "K 0 5 2"].map(tell);
+        ["B 0 1", "K 0 5 2"].into_iter().for_each(tell);
         ledger.outlaw(1, 0);
-        ["C 0 5 3", "B 1 4"].map(tell);
+        ["C 0 5 3", "B 1 4"].into_iter().for_each(tell);
         ledger.outlaw(1, 0);
         assert_eq!(ledger.counts().fenced, 1);
         tell("X 1 5 5 forced");
@@ -230,7 +230,7 @@ mod tests {
         tell("B 2 6");
         ledger.outlaw(1, 0);
         ledger.outlaw(2, 0);
-        ["K 2 5 7", "C 2 5 8"].map(tell);
+        ["K 2 5 7", "C 2 5 8"].into_iter().for_each(tell);
         assert_eq!(ledger.take().0.len(), 1);
         assert_eq!(ledger.counts().fenced, 2);
     }
