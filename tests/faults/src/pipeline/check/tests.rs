@@ -174,11 +174,11 @@ fn a_transaction_that_is_half_visible_is_found() {
 
 #[test]
 fn what_workers_were_told_is_held_against_what_is_visible() {
-    check_finds(|case| drop(case.fates.insert(txn(0), Fate::Committed(4))), &[Kind::Uncommitted]);
-    check_finds(|case| drop(case.fates.insert(txn(3), Fate::Committed(1))), &[Kind::Uncommitted]);
-    check_finds(|case| drop(case.fates.insert(txn(2), Fate::Aborted)), &[Kind::Unaborted]);
-    check_finds(|case| drop(case.fates.insert(txn(2), Fate::Open)), &[Kind::Unaborted]);
-    check_finds(|case| drop(case.fates.remove(&txn(2))), &[Kind::Unaborted]);
+    check_finds(|case| _ = case.fates.insert(txn(0), Fate::Committed(4)), &[Kind::Uncommitted]);
+    check_finds(|case| _ = case.fates.insert(txn(3), Fate::Committed(1)), &[Kind::Uncommitted]);
+    check_finds(|case| _ = case.fates.insert(txn(2), Fate::Aborted), &[Kind::Unaborted]);
+    check_finds(|case| _ = case.fates.insert(txn(2), Fate::Open), &[Kind::Unaborted]);
+    check_finds(|case| _ = case.fates.remove(&txn(2)), &[Kind::Unaborted]);
 }
 
 #[test]
