@@ -1,9 +1,13 @@
 //! Where a partition that is led here begins and ends, and since when what a reader has not read yet waits for it. Of what is at hand:
 //! views, the WAL's index, the manifest's own entries. Reads no disk and no bucket, so that it can be asked of thousands at once.
 
+use super::view::PartitionView;
+use crate::wal::Wal;
 use millpond_core::replica::Visible;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Offset, PartitionId, TimestampMs};
+use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// What is asked of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +29,32 @@ pub(crate) struct End {
     pub(crate) appended: Option<TimestampMs>,
 }
 
+/// A question about many partitions, and where the answer goes: those that are led here.
+pub(crate) struct AskedEnds {
+    pub(crate) wanted: Arc<[EndWanted]>,
+    pub(crate) reply: oneshot::Sender<Vec<(PartitionId, End)>>,
+}
+
+impl AskedEnds {
+    /// Answers from what `view` shows of the partitions that are here.
+    pub(crate) fn answer(self, wal: &Wal, view: impl Fn(PartitionId) -> Option<PartitionView>) {
+        let end = |wanted: &EndWanted| {
+            let EndWanted { partition, position } = *wanted;
+            let view = view(partition)?;
+            let in_wal = |offset: Offset| {
+                let entries = wal.entries(partition, offset, Offset(offset.0 + 1));
+                entries.first().map(|entry| entry.append_time)
+            };
+            Some((partition, end_of(&view.visible, &view.manifest, position, in_wal)?))
+        };
+        // Who asked may have waited long enough.
+        let _ = self.reply.send(self.wanted.iter().filter_map(end).collect());
+    }
+}
+
 /// The answer, from what is visible; `None` unless this replica leads and its end is proven (rules R11, F3). `in_wal` tells when the batch
 /// with an offset was appended that the WAL holds.
-pub(crate) fn end_of(
+fn end_of(
     visible: &Visible,
     manifest: &ManifestRoot,
     position: Offset,

@@ -1,6 +1,6 @@
 //! What shards are told, and what they ask others for. Plain messages: shards and replicas decide.
 
-use super::ends::{End, EndWanted};
+use super::ends::AskedEnds;
 use super::links::{Links, Pushed};
 use super::view::ViewSender;
 use crate::api::{ApiError, InTransaction};
@@ -37,7 +37,7 @@ pub(crate) enum ShardMsg {
     /// Says how far replicas are (rule E5). What is not here is not in the answer.
     Holds { partitions: Arc<[PartitionId]>, reply: oneshot::Sender<Vec<(PartitionId, Holds)>> },
     /// Says where the logs end that are led here. What is not is not in the answer.
-    Ends { wanted: Arc<[EndWanted]>, reply: oneshot::Sender<Vec<(PartitionId, End)>> },
+    Ends(AskedEnds),
     /// Whether a replica stands for an unclean election (rule E7): then it takes no pushes, which could cut what it was chosen for.
     Stand { partition: PartitionId, stands: bool },
     /// Says which producers a partition that is led here remembers.

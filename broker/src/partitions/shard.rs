@@ -2,7 +2,6 @@
 //!
 //! Level by level: it drains all messages, steps the replicas, hands one group to the WAL and publishes once. It decides nothing.
 
-use super::ends::{End, EndWanted, end_of};
 use super::links::{Answer, AnswerSender, LinkMsg, Pushed};
 use super::messages::{
     Closed, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Verify, Wanted,
@@ -240,10 +239,7 @@ impl Shard {
                 // Who asked may have waited long enough.
                 let _ = reply.send(partitions.iter().filter_map(holds).collect());
             }
-            ShardMsg::Ends { wanted, reply } => {
-                // Who asked may have waited long enough.
-                let _ = reply.send(wanted.iter().filter_map(|wanted| self.end(wanted)).collect());
-            }
+            ShardMsg::Ends(asked) => asked.answer(&self.wal, |id| Some(self.slots.get(&id)?.view.borrow().clone())),
             ShardMsg::Stand { partition, stands } => {
                 if let Some(slot) = self.slots.get_mut(&partition) {
                     slot.stands = stands;
@@ -263,16 +259,6 @@ impl Shard {
             ShardMsg::Drop { partition } => self.on_drop(partition),
             ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
         }
-    }
-
-    fn end(&self, wanted: &EndWanted) -> Option<(PartitionId, End)> {
-        let EndWanted { partition, position } = *wanted;
-        let slot = self.slots.get(&partition)?;
-        let in_wal = |offset: Offset| {
-            let entries = self.wal.entries(partition, offset, Offset(offset.0 + 1));
-            entries.first().map(|entry| entry.append_time)
-        };
-        Some((partition, end_of(&slot.replica.visible(), &slot.manifest, position, in_wal)?))
     }
 
     fn on_session(&mut self, inc: Option<Incarnation>) {

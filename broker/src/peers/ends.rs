@@ -2,7 +2,7 @@
 //! time is not in it.
 
 use super::{Peers, Shared, wire};
-use crate::partitions::ends::{End, EndWanted};
+use crate::partitions::ends::{AskedEnds, End, EndWanted};
 use crate::partitions::messages::ShardMsg;
 use futures::future::join_all;
 use millpond_log::{BrokerId, PartitionId};
@@ -49,7 +49,7 @@ impl Shared {
         let asked = self.shards.iter().map(|shard| {
             let (reply, answer) = oneshot::channel();
             // A shard that is gone ends the broker; nobody hears of its replicas any more.
-            let _ = shard.send(ShardMsg::Ends { wanted: Arc::clone(&wanted), reply });
+            let _ = shard.send(ShardMsg::Ends(AskedEnds { wanted: Arc::clone(&wanted), reply }));
             answer
         });
         Some(join_all(asked).await.into_iter().filter_map(Result::ok).flatten().collect())

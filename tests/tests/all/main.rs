@@ -19,6 +19,7 @@ mod fleet;
 mod fleet_clients;
 mod fleet_loss;
 mod group_commands;
+mod group_consumers;
 mod groups;
 mod health;
 mod kafka;
