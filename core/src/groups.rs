@@ -4,6 +4,7 @@
 //! It never reads a clock, draws random numbers, or knows how records are stored.
 
 mod assign;
+mod bounds;
 mod classic;
 mod consumer;
 mod embedded;
@@ -16,6 +17,7 @@ mod timers;
 mod topics;
 
 pub use assign::Assignor;
+pub use bounds::{CLASSIC_BYTES_MAX, CONVERTED_BYTES_MAX, TEXT_BYTES_MAX};
 pub use patterns::Expression;
 pub use shard::{MisplacedRecord, Shard, apply};
 pub use step::*;

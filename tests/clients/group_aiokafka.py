@@ -31,6 +31,7 @@ async def produce(bootstrap, numbers):
 class Member:
     def __init__(self, bootstrap):
         self.read = []
+        self.next = {}
         self.consumer = AIOKafkaConsumer(
             TOPIC,
             bootstrap_servers=bootstrap,
@@ -45,8 +46,13 @@ class Member:
         return {p.partition for p in self.consumer.assignment()}
 
     async def poll(self):
-        for records in (await self.consumer.getmany(timeout_ms=50)).values():
+        for partition, records in (await self.consumer.getmany(timeout_ms=50)).items():
             self.read += [int(record.value) for record in records]
+            self.next[partition.partition] = records[-1].offset + 1
+
+    def has_read(self, offset):
+        """Whether it has read so far in every partition that it owns."""
+        return all(self.next.get(partition) == offset for partition in self.owned())
 
 
 async def until(what, holds, *members):
@@ -68,7 +74,9 @@ async def share(bootstrap):
     a, b = Member(bootstrap), Member(bootstrap)
     await asyncio.gather(a.consumer.start(), b.consumer.start())
     await until("a fair share", lambda: len(a.owned()) == 2 and len(b.owned()) == 2, a, b)
-    await until("all records", lambda: len(set(a.read + b.read)) >= RECORDS, a, b)
+    # What one has read before the other came is read again: it was not committed.
+    await until("all records", lambda: a.has_read(RECORDS // PARTITIONS) and b.has_read(RECORDS // PARTITIONS), a, b)
+    expect("records", set(a.read + b.read), set(range(RECORDS)))
     await a.consumer.commit()
     await b.consumer.commit()
     await b.consumer.stop()

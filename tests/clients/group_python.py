@@ -37,6 +37,7 @@ def produce(bootstrap, topic, numbers):
 class Member:
     def __init__(self, arguments, topic, **config):
         self.read = []
+        self.next = {}
         self.consumer = KafkaConsumer(
             topic,
             bootstrap_servers=arguments.bootstrap,
@@ -52,8 +53,13 @@ class Member:
         return {p.partition for p in self.consumer.assignment()}
 
     def poll(self):
-        for records in self.consumer.poll(timeout_ms=50).values():
+        for partition, records in self.consumer.poll(timeout_ms=50).items():
             self.read += [int(record.value) for record in records]
+            self.next[partition.partition] = records[-1].offset + 1
+
+    def has_read(self, offset):
+        """Whether it has read so far in every partition that it owns."""
+        return all(self.next.get(partition) == offset for partition in self.owned())
 
 
 def until(what, holds, *members):
@@ -70,9 +76,10 @@ def share(arguments):
     create(arguments.bootstrap, "shared").close()
     produce(arguments.bootstrap, "shared", range(RECORDS))
     a, b = Member(arguments, "shared"), Member(arguments, "shared")
-    # Polls of one block until the other has joined too, so each has a thread of its own inside the client; both are polled in turns.
     until("a fair share", lambda: len(a.owned()) == 2 and len(b.owned()) == 2, a, b)
-    until("all records", lambda: len(set(a.read + b.read)) >= RECORDS, a, b)
+    # What one has read before the other came is read again: it was not committed.
+    until("all records", lambda: a.has_read(RECORDS // PARTITIONS) and b.has_read(RECORDS // PARTITIONS), a, b)
+    expect("records", set(a.read + b.read), set(range(RECORDS)))
     a.consumer.commit()
     b.consumer.commit()
     b.consumer.close()

@@ -9,10 +9,16 @@ use std::path::{Path, PathBuf};
 pub enum Tool {
     /// The script that serves S3 on a loopback port given as its only argument.
     LocalStack,
-    /// A Python interpreter that can import `confluent_kafka`.
+    /// A Python interpreter that can import `confluent_kafka`, `kafka` and `aiokafka`.
     ClientPython,
     /// The command-line Kafka client, from the distribution.
     Kcat,
+    /// The folder of the Java client's archives; `java` is in PATH.
+    JavaClient,
+    /// The program of `tests/clients/go/`.
+    GoClients,
+    /// The folder that holds the module `kafkajs`; `node` is in PATH.
+    KafkaJs,
     /// The distribution's etcd, which is older than what users should run.
     EtcdOfDistribution,
     /// The etcd of `tests/etcd/`, as users should run it.
@@ -35,6 +41,9 @@ impl Tool {
             }
             Tool::ClientPython => installed("clients/bin/python"),
             Tool::Kcat => in_path("kcat"),
+            Tool::JavaClient => in_path("java").and_then(|_java| folder_of("java/installed.txt")),
+            Tool::GoClients => installed("go-clients/groups"),
+            Tool::KafkaJs => in_path("node").and_then(|_node| folder_of("kafkajs/node_modules/kafkajs/package.json")),
             Tool::EtcdOfDistribution => in_path("etcd"),
             Tool::EtcdPinned => installed("etcd/etcd"),
             Tool::Grpcurl => installed("grpcurl/grpcurl"),
@@ -64,6 +73,12 @@ fn installed(path: &str) -> Result<PathBuf, String> {
         std::env::var_os("MILLPOND_TEST_TOOLS").ok_or("MILLPOND_TEST_TOOLS is not set; start it by `tests/run`")?;
     let tool = Path::new(&root).join(path);
     if tool.is_file() { Ok(tool) } else { Err(format!("no {}; run `tests/run tools`", tool.display())) }
+}
+
+fn folder_of(path: &str) -> Result<PathBuf, String> {
+    let mut folder = installed(path)?;
+    folder.pop();
+    Ok(folder)
 }
 
 fn in_path(command: &str) -> Result<PathBuf, String> {

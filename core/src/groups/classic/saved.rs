@@ -1,14 +1,23 @@
 //! What is persisted of a classic group: its record, and its members in pieces that each fit a value of the metadata store (rule Z5).
 //!
-//! Each version has pieces of its own, which become alive with the group's record: so no prefix of the changes mixes two versions.
+//! Each version has pieces of its own, which become alive with the group's record: so no prefix of the changes mixes two versions. A member
+//! that says much, or was given much, is in several of them.
 
 use super::{ClassicGroup, Member, Scope, State};
-use crate::records::groups::{ClassicMemberRecord, ClassicPiece, ClassicRecord, GroupRecord, Record, RecordPart};
+use crate::groups::bounds::{TEXT_BYTES_MAX, spelled_bytes};
+use crate::records::groups::{
+    ClassicMemberRecord, ClassicPiece, ClassicRecord, GroupRecord, Protocol, Record, RecordPart,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes of members after which a piece is closed. One member more may come on top.
-const PIECE_BYTES: usize = 32 << 10;
+/// Most bytes of members in a piece.
+const PIECE_BYTES: usize = 56 << 10;
+
+/// Most bytes of what a member said and was given in one piece, before they are spelled in hexadecimal.
+const SHARE_BYTES: usize = 16 << 10;
+
+const _: () = assert!(2 * SHARE_BYTES + TEXT_BYTES_MAX + (1 << 10) <= PIECE_BYTES, "a share fits a piece");
 
 impl ClassicGroup {
     /// Persists the group as it is.
@@ -16,13 +25,17 @@ impl ClassicGroup {
         let mut pieces = vec![ClassicPiece::default()];
         let mut size = 0;
         for (id, member) in &self.members {
-            if size > PIECE_BYTES {
-                pieces.push(ClassicPiece::default());
-                size = 0;
+            for share in shares(&member.record) {
+                let bytes = spelled_bytes(id, &share);
+                let last = pieces.last_mut().expect("there is one always");
+                if size + bytes > PIECE_BYTES || last.members.contains_key(&**id) {
+                    pieces.push(ClassicPiece::default());
+                    size = 0;
+                }
+                size += bytes;
+                let piece = pieces.last_mut().expect("there is one always");
+                piece.members.insert(id.to_string(), share);
             }
-            size += spelled_bytes(id, &member.record);
-            let piece = pieces.last_mut().expect("there is one always");
-            piece.members.insert(id.to_string(), member.record.clone());
         }
         pieces.retain(|piece| !piece.members.is_empty());
         self.record.version += 1;
@@ -77,6 +90,10 @@ impl ClassicGroup {
             }
             for (id, record) in &members.members {
                 let id: Arc<str> = id.as_str().into();
+                if let Some(member) = group.members.get_mut(&id) {
+                    add_share(&mut member.record, record);
+                    continue;
+                }
                 group.statics.extend(record.instance.clone().map(|instance| (instance, id.clone())));
                 cx.after(cx.session(&id), record.session_timeout_ms);
                 group.members.insert(id, Member { record: record.clone(), ..Member::default() });
@@ -91,10 +108,34 @@ impl ClassicGroup {
     }
 }
 
-/// About how many bytes a member takes as JSON: its bytes are spelled in hexadecimal.
-fn spelled_bytes(id: &str, record: &ClassicMemberRecord) -> usize {
-    let texts =
-        id.len() + record.client.id.len() + record.client.host.len() + record.instance.as_deref().map_or(0, str::len);
-    let protocols: usize = record.protocols.iter().map(|known| 40 + known.name.len() + 2 * known.metadata.len()).sum();
-    200 + texts + protocols + 2 * record.assignment.len()
+/// A member in as many shares as it takes: each has its part of what the member told every protocol, and of what it was given.
+fn shares(record: &ClassicMemberRecord) -> Vec<ClassicMemberRecord> {
+    let metadata: usize = record.protocols.iter().map(|known| known.metadata.len()).sum();
+    let count = (metadata + record.assignment.len()).div_ceil(SHARE_BYTES).max(1);
+    let part = |bytes: &[u8], nth: usize| bytes[bytes.len() * nth / count..bytes.len() * (nth + 1) / count].to_vec();
+    let share = |nth: usize| {
+        let protocol = |known: &Protocol| Protocol { name: known.name.clone(), metadata: part(&known.metadata, nth) };
+        let protocols = record.protocols.iter().map(protocol).collect();
+        let assignment = part(&record.assignment, nth);
+        match nth {
+            0 => ClassicMemberRecord {
+                instance: record.instance.clone(),
+                client: record.client.clone(),
+                rebalance_timeout_ms: record.rebalance_timeout_ms,
+                session_timeout_ms: record.session_timeout_ms,
+                protocols,
+                assignment,
+            },
+            _ => ClassicMemberRecord { protocols, assignment, ..ClassicMemberRecord::default() },
+        }
+    };
+    (0..count).map(share).collect()
+}
+
+/// Adds the next share of a member to those before it.
+fn add_share(record: &mut ClassicMemberRecord, share: &ClassicMemberRecord) {
+    for (known, more) in record.protocols.iter_mut().zip(&share.protocols) {
+        known.metadata.extend(&more.metadata);
+    }
+    record.assignment.extend(&share.assignment);
 }

@@ -3,6 +3,7 @@
 //! Their generation is their member epoch. They learn by their heartbeats that something has changed, and join again.
 
 use super::{ConsumerGroup, Member, Said, Scope, Timer};
+use crate::groups::bounds;
 use crate::groups::embedded::{self, ByName, CONSUMER, Subscription};
 use crate::groups::step::{Answer, ClassicHeartbeat, Join, JoinRefused, Joined, Leave, SyncGroup, Synced, Token};
 use crate::groups::topics::Topics;
@@ -44,6 +45,9 @@ impl ConsumerGroup {
         }
         if !self.supports(&request) {
             return Err(ErrorCode::InconsistentGroupProtocol);
+        }
+        if !bounds::fits_consumer_group(&request.protocols) {
+            return Err(ErrorCode::MessageTooLarge);
         }
         if request.instance.is_none() && unknown && request.known_id_required {
             return Err(ErrorCode::MemberIdRequired);

@@ -4,6 +4,7 @@
 //! a prefix finds one of both kinds whole, and sweeps the rest.
 
 use super::{ClassicGroup, ConsumerGroup, Group, Kind, Now, Shard, Step, Token};
+use crate::groups::bounds;
 use crate::groups::consumer::{self, MayCommit};
 use crate::groups::scope::Scope;
 use crate::groups::step::{
@@ -17,6 +18,9 @@ use std::sync::Arc;
 impl Shard {
     pub(super) fn heartbeat(&mut self, now: Now, step: &mut Step, request: Heartbeat) -> Result<Beat, ErrorCode> {
         consumer::check(&request)?;
+        if bounds::heartbeat_is_too_large(&request) {
+            return Err(ErrorCode::InvalidRequest);
+        }
         let name = request.group.clone();
         self.enter(now, step, &name, |cx, group| {
             if request.regex.as_deref().is_some_and(|regex| !cx.patterns.check(regex)) {
@@ -54,6 +58,9 @@ impl Shard {
         if !(least_ms..=most_ms).contains(&request.session_timeout_ms) {
             return refuse(ErrorCode::InvalidSessionTimeout);
         }
+        if bounds::join_is_too_large(&request) {
+            return refuse(ErrorCode::MessageTooLarge);
+        }
         let live = self.groups.get(&request.group).is_some_and(|group| match &group.kind {
             Kind::Simple => false,
             Kind::Consumer(consumer) => !consumer.is_empty(),
@@ -83,6 +90,9 @@ impl Shard {
     }
 
     pub(super) fn sync(&mut self, now: Now, step: &mut Step, token: Token, request: SyncGroup) {
+        if bounds::sync_is_too_large(&request) {
+            return step.answers.push((token, Answer::Sync(Err(ErrorCode::MessageTooLarge))));
+        }
         let name = request.who.group.clone();
         self.enter(now, step, &name, |cx, group| match &mut group.kind {
             Kind::Classic(classic) => classic.sync(cx, token, request),

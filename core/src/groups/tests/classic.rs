@@ -1,6 +1,7 @@
 //! Classic groups: join, sync, heartbeat, leave, and who is waited for how long.
 
 use super::*;
+use crate::groups::{CLASSIC_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::records::groups::RecordPart;
 
 /// Two members, a that leads and b, in generation 1, each with what its name says.
@@ -425,4 +426,49 @@ fn a_large_group_is_kept_in_pieces() {
     world.pass(10_000);
     assert_eq!(state(&mut world), GroupState::Empty);
     assert!(sizes(&world).is_empty(), "pieces of older versions are gone");
+}
+
+/// Rule Z5: a member that owns very many partitions is persisted in shares, and comes back whole; more than that is refused before it
+/// changes anything.
+#[test]
+fn a_member_with_ten_thousand_partitions_is_kept_whole_and_larger_ones_are_refused() {
+    let mut world = World::new(&[("t", 2)]);
+    let metadata = |size: usize| -> Vec<u8> { (0..size).map(|n| (n % 251).to_be_bytes()[7]).collect() };
+    let protocols = |size| {
+        let protocol = |name: &str| Protocol { name: name.to_owned(), metadata: metadata(size) };
+        vec![protocol("cooperative-sticky"), protocol("range")]
+    };
+    let m1 = world.send(Request::Join(Join { protocols: protocols(40_000), ..joins("", "m1") }));
+    world.send(Request::Join(Join { protocols: protocols(7), ..joins("", "m2") }));
+    world.pass(9_000);
+    assert_eq!(world.joined(m1).expect("it joined").leader, Some("m1".into()));
+    let given: BTreeMap<Arc<str>, Vec<u8>> = [("m1".into(), metadata(41_000)), ("m2".into(), metadata(9))].into();
+    let before = world.store.clone();
+    let mut too_much = given.clone();
+    too_much.insert("m2".into(), metadata(CLASSIC_BYTES_MAX + 1));
+    let refused = world.sync(who("m1", 1), too_much);
+    assert_eq!((world.synced(refused), &world.store), (Err(ErrorCode::MessageTooLarge), &before));
+    let synced = world.sync(who("m1", 1), given);
+    assert_eq!(world.synced(synced), Ok(metadata(41_000)));
+    let size = |record: &Record| match record {
+        Record::Classic(piece) => serde_json::to_string(piece).expect("it is JSON").len(),
+        _ => 0,
+    };
+    let sizes: Vec<usize> = world.store.values().map(size).filter(|size| *size > 0).collect();
+    assert!(sizes.len() > 4 && sizes.iter().all(|size| *size < 64 << 10), "{sizes:?}");
+    let before = world.describe("g");
+    world.reload(GroupLimits::default());
+    assert_eq!(world.describe("g"), before);
+    let long = Some("i".repeat(TEXT_BYTES_MAX));
+    for too_large in [
+        Join { protocols: protocols(CLASSIC_BYTES_MAX), ..joins("", "m3") },
+        Join { instance: long, ..joins("", "m4") },
+    ] {
+        let refused = world.send(Request::Join(too_large));
+        assert_eq!(world.joined(refused), Err(ErrorCode::MessageTooLarge));
+    }
+    assert_eq!(world.describe("g"), before);
+    let mut talks = join("m5", &["t"]);
+    talks.regex = Some("r".repeat(TEXT_BYTES_MAX));
+    assert_eq!(world.beat(talks), Err(ErrorCode::InvalidRequest));
 }

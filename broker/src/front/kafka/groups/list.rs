@@ -3,6 +3,7 @@
 use super::super::wire::{requests, responses};
 use crate::Broker;
 use millpond_core::groups::{GroupState, Listed};
+use millpond_log::ErrorCode;
 
 requests! {
     /// Which groups; all, where a list is empty.
@@ -32,8 +33,13 @@ responses! {
 pub(in crate::front::kafka) async fn list(broker: &Broker, request: ListGroupsRequest) -> ListGroupsResponse {
     match broker.counted("ListGroups", broker.list_groups_here().await) {
         Ok(groups) => ListGroupsResponse { groups: chosen(&request, &groups), ..Default::default() },
-        Err(error) => ListGroupsResponse { error_code: error.code.kafka(), ..Default::default() },
+        Err(error) => ListGroupsResponse { error_code: told(error.code).kafka(), ..Default::default() },
     }
+}
+
+/// A shard that moved while it was asked: clients come back for what is not available, and take the other code for a fault.
+fn told(code: ErrorCode) -> ErrorCode {
+    if code == ErrorCode::NotCoordinator { ErrorCode::CoordinatorNotAvailable } else { code }
 }
 
 fn chosen(request: &ListGroupsRequest, groups: &[Listed]) -> Vec<ListedGroup> {
@@ -66,6 +72,12 @@ pub(super) fn state(state: GroupState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shard_that_moves_is_worth_another_try() {
+        assert_eq!(told(ErrorCode::NotCoordinator), ErrorCode::CoordinatorNotAvailable);
+        assert_eq!(told(ErrorCode::CoordinatorLoadInProgress), ErrorCode::CoordinatorLoadInProgress);
+    }
 
     #[test]
     fn groups_are_chosen_by_state_and_by_kind() {

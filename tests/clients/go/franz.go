@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// franz is franz-go.
+type franz struct {
+	bootstrap string
+	client    *kgo.Client
+	admin     *kadm.Client
+}
+
+func newFranz(bootstrap string) (*franz, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return nil, err
+	}
+	return &franz{bootstrap, client, kadm.NewClient(client)}, nil
+}
+
+func (f *franz) create(ctx context.Context) error {
+	_, err := f.admin.CreateTopic(ctx, partitions, 1, nil, topic)
+	return err
+}
+
+func (f *franz) produce(ctx context.Context, from, to int) error {
+	sent := make([]*kgo.Record, 0, to-from)
+	for number := from; number < to; number++ {
+		value := []byte(strconv.Itoa(number))
+		sent = append(sent, &kgo.Record{Topic: topic, Partition: int32(number % partitions), Value: value})
+	}
+	return f.client.ProduceSync(ctx, sent...).FirstErr()
+}
+
+type franzMember struct {
+	client *kgo.Client
+	stop   context.CancelFunc
+	ended  chan struct{}
+}
+
+func (f *franz) join(seen *account) (member, error) {
+	owned := map[int32]bool{}
+	tell := func() {
+		all := make([]int32, 0, len(owned))
+		for partition := range owned {
+			all = append(all, partition)
+		}
+		seen.owns(all)
+	}
+	given := func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+		for _, partition := range partitions[topic] {
+			owned[partition] = true
+		}
+		tell()
+	}
+	taken := func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+		for _, partition := range partitions[topic] {
+			delete(owned, partition)
+		}
+		tell()
+	}
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(f.bootstrap),
+		kgo.ConsumerGroup(group),
+		kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+		kgo.HeartbeatInterval(500e6),
+		kgo.OnPartitionsAssigned(given),
+		kgo.OnPartitionsRevoked(taken),
+		kgo.OnPartitionsLost(taken),
+	)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			client.PollFetches(ctx).EachRecord(func(record *kgo.Record) { seen.add(record.Partition, record.Offset, record.Value) })
+		}
+	}()
+	return &franzMember{client, stop, ended}, nil
+}
+
+func (m *franzMember) commit() error {
+	return m.client.CommitUncommittedOffsets(context.Background())
+}
+
+func (m *franzMember) leave() error {
+	m.stop()
+	<-m.ended
+	m.client.Close()
+	return nil
+}
+
+func (f *franz) committed(ctx context.Context) (map[int32]int64, error) {
+	fetched, err := f.admin.FetchOffsets(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	offsets := map[int32]int64{}
+	fetched.Each(func(found kadm.OffsetResponse) { offsets[found.Partition] = found.At })
+	return offsets, fetched.Error()
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// saramaClient is sarama.
+type saramaClient struct {
+	brokers []string
+	config  *sarama.Config
+	admin   sarama.ClusterAdmin
+}
+
+func newSarama(bootstrap string) (*saramaClient, error) {
+	config := sarama.NewConfig()
+	config.Producer.Return.Successes = true
+	config.Producer.Partitioner = sarama.NewManualPartitioner
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Offsets.AutoCommit.Enable = false
+	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
+	brokers := []string{bootstrap}
+	admin, err := sarama.NewClusterAdmin(brokers, config)
+	if err != nil {
+		return nil, err
+	}
+	return &saramaClient{brokers, config, admin}, nil
+}
+
+func (s *saramaClient) create(context.Context) error {
+	return s.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+}
+
+func (s *saramaClient) produce(_ context.Context, from, to int) error {
+	producer, err := sarama.NewSyncProducer(s.brokers, s.config)
+	if err != nil {
+		return err
+	}
+	sent := make([]*sarama.ProducerMessage, 0, to-from)
+	for number := from; number < to; number++ {
+		value := sarama.StringEncoder(strconv.Itoa(number))
+		sent = append(sent, &sarama.ProducerMessage{Topic: topic, Partition: int32(number % partitions), Value: value})
+	}
+	return errors.Join(producer.SendMessages(sent), producer.Close())
+}
+
+type saramaMember struct {
+	group   sarama.ConsumerGroup
+	seen    *account
+	session sarama.ConsumerGroupSession
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+func (s *saramaClient) join(seen *account) (member, error) {
+	joined, err := sarama.NewConsumerGroup(s.brokers, group, s.config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	m := &saramaMember{group: joined, seen: seen, stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(m.ended)
+		for ctx.Err() == nil {
+			// It returns at every rebalance.
+			if err := joined.Consume(ctx, []string{topic}, m); err != nil && !errors.Is(err, sarama.ErrClosedConsumerGroup) {
+				fail(err)
+			}
+		}
+	}()
+	return m, nil
+}
+
+func (m *saramaMember) Setup(session sarama.ConsumerGroupSession) error {
+	m.seen.lock.Lock()
+	m.session = session
+	m.seen.lock.Unlock()
+	m.seen.owns(session.Claims()[topic])
+	return nil
+}
+
+func (m *saramaMember) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+func (m *saramaMember) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	for {
+		select {
+		case message, open := <-claim.Messages():
+			if !open {
+				return nil
+			}
+			session.MarkMessage(message, "")
+			m.seen.add(message.Partition, message.Offset, message.Value)
+		case <-session.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (m *saramaMember) commit() error {
+	m.seen.lock.Lock()
+	session := m.session
+	m.seen.lock.Unlock()
+	session.Commit()
+	return nil
+}
+
+func (m *saramaMember) leave() error {
+	m.stop()
+	<-m.ended
+	return m.group.Close()
+}
+
+func (s *saramaClient) committed(context.Context) (map[int32]int64, error) {
+	answer, err := s.admin.ListConsumerGroupOffsets(group, nil)
+	if err != nil {
+		return nil, err
+	}
+	offsets := map[int32]int64{}
+	for partition, found := range answer.Blocks[topic] {
+		offsets[partition] = found.Offset
+	}
+	return offsets, nil
+}
