@@ -18,6 +18,7 @@ mod examples;
 mod fleet;
 mod fleet_clients;
 mod fleet_loss;
+mod group_consumers;
 mod groups;
 mod health;
 mod kafka;
