@@ -6,7 +6,6 @@ mod groups;
 mod keeper;
 mod lane;
 mod machine;
-mod markers;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -29,8 +28,7 @@ use world::World;
 
 pub(crate) use groups::Groups;
 pub(crate) use keeper::{Keeper, Parts};
-pub(crate) use markers::{Place, Way, Ways};
-pub(crate) use transactions::{Ask, Told, Transactions};
+pub(crate) use transactions::{Ask, Place, Told, Transactions, Way, Ways};
 
 /// What the broker knows of coordinators. Cheap to clone.
 #[derive(Clone, Default)]

@@ -251,6 +251,7 @@ fn check(events: &[Event], partitions: u32) {
                 }
                 (_, _) => panic!("two readers at a time: {before:?}, then {event:?}"),
             }
+            assert!(before.is_none_or(|before| before.at <= event.at), "noted as it happened");
             before = Some(event);
         }
     }
