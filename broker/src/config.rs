@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use millpond_core::groups::GroupLimits;
+
 /// Settings of one broker.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -63,6 +65,8 @@ pub struct Config {
     pub disk_note_interval: Duration,
     /// How eager this broker is when it acts as controller.
     pub controller: Limits,
+    /// What the groups keep to that this broker coordinates.
+    pub groups: GroupLimits,
     /// How often tails are looked at for flushing, and retention is applied.
     pub tier_interval: Duration,
     /// Period of the garbage collector's epoch (rule G1).
@@ -167,6 +171,7 @@ impl Config {
             lease_ttl: Duration::from_secs(6),
             disk_note_interval: Duration::from_secs(10),
             controller: Limits::default(),
+            groups: GroupLimits::default(),
             tier_interval: Duration::from_secs(1),
             // Rule G1: at most once per hour.
             gc_period: Duration::from_secs(3600),

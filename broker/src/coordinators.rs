@@ -6,7 +6,6 @@ mod groups;
 mod keeper;
 mod lane;
 mod machine;
-mod markers;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -18,7 +17,7 @@ use crate::api::{ApiError, CurrentLeader};
 use crate::broker::Broker;
 use machine::{Machine, Message};
 use millpond_core::coordinators::shard_of;
-use millpond_core::groups::{Answer, Listed, Request, Topics};
+use millpond_core::groups::{Answer, GroupLimits, Listed, Request, Topics};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::Image;
@@ -29,8 +28,7 @@ use world::World;
 
 pub(crate) use groups::Groups;
 pub(crate) use keeper::{Keeper, Parts};
-pub(crate) use markers::{Place, Way, Ways};
-pub(crate) use transactions::{Ask, Told, Transactions};
+pub(crate) use transactions::{Ask, Place, Told, Transactions, Way, Ways};
 
 /// What the broker knows of coordinators. Cheap to clone.
 #[derive(Clone, Default)]
@@ -41,6 +39,13 @@ pub(crate) struct Coordinators {
 }
 
 impl Coordinators {
+    /// Knows nothing yet but what groups keep to here.
+    pub(crate) fn new(limits: GroupLimits) -> Coordinators {
+        let coordinators = Coordinators::default();
+        coordinators.world.send_replace(Arc::new(World { limits, ..World::default() }));
+        coordinators
+    }
+
     /// Takes in what the metadata image says of brokers, owners, and the topics that may have changed.
     pub(crate) fn note(&self, image: &Image, touched: &BTreeSet<TopicId>) {
         self.world.send_if_modified(|world| {

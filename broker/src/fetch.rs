@@ -291,6 +291,9 @@ impl Broker {
         let Some(read) = read else { return Ok(None) };
         let committed_only = request.isolation == Isolation::ReadCommitted;
         let Some(covered) = covered(&read.batches).filter(|_| committed_only) else { return Ok(Some(read)) };
+        if !is_of(view, &read.batches) {
+            return Ok(None);
+        }
         let aborted = self.tiered().aborted(&view.manifest, covered, &view.aborted);
         match tokio::time::timeout_at(deadline.into(), aborted).await {
             Ok(Ok(aborted)) => Ok(Some(Read { aborted: told(&aborted), ..read })),
@@ -362,6 +365,12 @@ fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
 /// The offsets of an answer's batches, if there are any.
 fn covered(batches: &[Batch]) -> Option<Range<Offset>> {
     Some(batches.first()?.base_offset()..batches.last()?.end_offset())
+}
+
+/// Whether batches are of the log that the view speaks of. An unclean election may have put another one in its place since (rule E7), of
+/// which the view does not know what was aborted. Logs that agree in an offset and its leader epoch agree in all before it.
+fn is_of(view: &PartitionView, batches: &[Batch]) -> bool {
+    batches.last().is_none_or(|last| view.epochs.epoch_at(last.base_offset()) == Some(last.leader_epoch()))
 }
 
 /// What a client is told of aborted transactions.

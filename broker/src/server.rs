@@ -210,7 +210,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         alive: alive.clone(),
         store: store.clone(),
         catalog: Catalog::default(),
-        coordinators: Coordinators::default(),
+        coordinators: Coordinators::new(config.groups),
         last_calls: LastCalls::default(),
         shards,
         peers,

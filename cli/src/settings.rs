@@ -7,9 +7,9 @@ use crate::failure::{Doing, Failure};
 use crate::metadata::{EtcdFiles, Login, Metadata};
 use crate::secret::{self, Written};
 use crate::telemetry::{TelemetrySettings, holds_credentials};
-use crate::units::ByteCount;
+use crate::units::{ByteCount, Span};
 use listeners::NamedListener;
-use millpond_broker::config::{DoorTls, InternalTls};
+use millpond_broker::config::{DoorTls, GroupLimits, InternalTls};
 use millpond_broker::secret::Secret;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -122,6 +122,13 @@ pub(crate) struct Settings {
     /// Disk for the WAL [default: the broker's]
     #[arg(long, env = "MILLPOND_WAL_BYTES", value_name = "SIZE")]
     pub(crate) wal_bytes: Option<ByteCount>,
+    /// How long a member of a consumer group may be silent until others get its partitions; Kafka's
+    /// group.consumer.session.timeout.ms [default: 45s]
+    #[arg(long, env = "MILLPOND_GROUP_SESSION_TIMEOUT", value_name = "TIME")]
+    pub(crate) group_session_timeout: Option<Span>,
+    /// How often it is to be heard; Kafka's group.consumer.heartbeat.interval.ms [default: 3s]
+    #[arg(long, env = "MILLPOND_GROUP_HEARTBEAT_INTERVAL", value_name = "TIME")]
+    pub(crate) group_heartbeat_interval: Option<Span>,
     /// Create a topic when somebody writes to it or asks for it; Kafka's auto.create.topics.enable [default: false]
     #[arg(long, env = "MILLPOND_AUTO_CREATE_TOPICS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) auto_create_topics: Option<bool>,
@@ -165,6 +172,7 @@ pub(crate) struct Resolved {
     pub(crate) cache_memory: Option<ByteCount>,
     pub(crate) cache_disk: Option<ByteCount>,
     pub(crate) wal_bytes: Option<ByteCount>,
+    pub(crate) groups: GroupLimits,
     pub(crate) auto_create_topics: bool,
 }
 
@@ -243,6 +251,8 @@ impl Settings {
             cache_memory: self.cache_memory.or(other.cache_memory),
             cache_disk: self.cache_disk.or(other.cache_disk),
             wal_bytes: self.wal_bytes.or(other.wal_bytes),
+            group_session_timeout: self.group_session_timeout.or(other.group_session_timeout),
+            group_heartbeat_interval: self.group_heartbeat_interval.or(other.group_heartbeat_interval),
             auto_create_topics: self.auto_create_topics.or(other.auto_create_topics),
             insecure: self.insecure.or(other.insecure),
         }
@@ -286,6 +296,7 @@ impl Settings {
             cache_memory: self.cache_memory,
             cache_disk: self.cache_disk,
             wal_bytes: self.wal_bytes,
+            groups: groups(self.group_session_timeout, self.group_heartbeat_interval)?,
             // Section 8 of the defaults: topics come into being by themselves in `dev` only.
             auto_create_topics: self.auto_create_topics.unwrap_or(false),
         })
@@ -305,6 +316,23 @@ pub(crate) const INTERNAL_PORT: u16 = 7401;
 /// An address that only this machine reaches.
 pub(crate) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// How long members of groups may be silent, and how often they are to be heard: three times a session at least.
+fn groups(session: Option<Span>, heartbeat: Option<Span>) -> Result<GroupLimits, Failure> {
+    let defaults = GroupLimits::default();
+    let ms = |span: Option<Span>, default: u32| span.map_or(Ok(default), |span| u32::try_from(span.0.as_millis()));
+    let wrong = || {
+        Failure::usage(
+            "--group-session-timeout is at least three times --group-heartbeat-interval, which is at least 100ms",
+        )
+    };
+    let session_timeout_ms = ms(session, defaults.session_timeout_ms).map_err(|_| wrong())?;
+    let heartbeat_interval_ms = ms(heartbeat, defaults.heartbeat_interval_ms).map_err(|_| wrong())?;
+    if heartbeat_interval_ms < 100 || session_timeout_ms / 3 < heartbeat_interval_ms {
+        return Err(wrong());
+    }
+    Ok(GroupLimits { session_timeout_ms, heartbeat_interval_ms, ..defaults })
 }
 
 fn missing(flag: &str, what: &str) -> Failure {

@@ -71,6 +71,24 @@ impl<'de> Deserialize<'de> for ByteCount {
     }
 }
 
+/// A time with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Span, String> {
+        duration(text).map(Span)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Reads a time with its unit, such as `500ms`, `10m` or `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("`{text}` is no time; write for example 500ms, 30s, 10m or 7d"))

@@ -5,11 +5,11 @@ use crate::connection::{Dialer, Tls, addresses};
 use crate::error::Error;
 use crate::leader::Leader;
 use crate::metadata::{Image, Known};
-use millpond_log::{BrokerId, ErrorCode};
+use millpond_log::{BrokerId, ErrorCode, TopicId};
 use millpond_proto::v1::admin_client::AdminClient;
 use millpond_proto::v1::log_client::LogClient;
 use millpond_proto::{MESSAGE_BYTES_MAX, v1};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -157,6 +157,40 @@ impl Client {
     /// What is known of a topic.
     pub(crate) fn topic(&self, topic: &str) -> Option<Known> {
         self.inner.image.read().unwrap_or_else(PoisonError::into_inner).topic(topic).cloned()
+    }
+
+    /// The names of topics by their ids, from what is known or by asking. One that no broker knows is left out.
+    pub(crate) async fn topic_names(
+        &self,
+        ids: &BTreeSet<TopicId>,
+        deadline: Instant,
+    ) -> Result<BTreeMap<TopicId, String>, Error> {
+        let known = |client: &Client| client.inner.image.read().unwrap_or_else(PoisonError::into_inner).names(ids);
+        let missing: Vec<TopicId> = ids.difference(&known(self).into_keys().collect()).copied().collect();
+        if !missing.is_empty() {
+            let ask = |address: String| self.learn_ids(address, &missing);
+            self.until(deadline, Repeat::Safe, names_something_known, ask).await?;
+        }
+        Ok(known(self))
+    }
+
+    async fn learn_ids(&self, address: String, ids: &[TopicId]) -> Result<(), Error> {
+        let request = v1::MetadataRequest {
+            topics: ids.iter().map(|id| v1::TopicRef::id(*id)).collect(),
+            allow_auto_create: false,
+        };
+        let ask = async { answer(log_client(self.unary_channel(&address)?).metadata(request).await) };
+        let patience = self.inner.config.request_timeout.min(ANSWER_PATIENCE);
+        let mut told = timeout(patience, ask).await.map_err(|_| Error::connection("no answer in time"))??;
+        // What it does not know yet is asked for again when it matters.
+        let described = |topic: &v1::TopicMetadata| match &topic.result {
+            Some(v1::topic_metadata::Result::Topic(topic)) => Some(topic.name.clone()),
+            _ => None,
+        };
+        told.topics.retain(|topic| described(topic).is_some());
+        let names: Vec<String> = told.topics.iter().filter_map(described).collect();
+        let mut image = self.inner.image.write().unwrap_or_else(PoisonError::into_inner);
+        image.learn(&names, told, Instant::now()).map(|_| ())
     }
 
     /// The leader of a partition, from what is known.
@@ -363,7 +397,7 @@ impl Client {
     }
 
     /// How long to pause after an error; `None` if it is final or the deadline would pass.
-    fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
+    pub(crate) fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
         let backoff = self.inner.config.retry_backoff.pause(failures, rand::random());
         let pause = error.retry_after.map_or(backoff, |asked| asked.max(backoff));
         (error.retriable && Instant::now() + pause < deadline).then_some(pause)
@@ -400,7 +434,7 @@ impl Client {
         image.learn(names, told, Instant::now())
     }
 
-    fn unary_channel(&self, address: &str) -> Result<Channel, Error> {
+    pub(crate) fn unary_channel(&self, address: &str) -> Result<Channel, Error> {
         let mut channels = self.inner.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = channels.get(address) {
             return Ok(channel.clone());

@@ -165,6 +165,28 @@ impl Consumer {
         self.partitions.get(partition)?.log_start
     }
 
+    /// Reads a partition beside those assigned already. `epoch` is that of the record before the offset, if known.
+    pub(crate) fn begin(&mut self, partition: TopicPartition, offset: Offset, epoch: Option<LeaderEpoch>) {
+        self.start(partition, offset, epoch, false);
+    }
+
+    /// Takes a partition in without reading it, until it is sought.
+    pub(crate) fn rest(&mut self, partition: TopicPartition) {
+        self.start(partition, Offset(0), None, true);
+    }
+
+    /// Reads a partition no more; the others go on.
+    pub(crate) fn end(&mut self, partition: &TopicPartition) {
+        if self.partitions.remove(partition).is_some() {
+            self.command(Command::Stop { partition: partition.clone() });
+        }
+    }
+
+    /// The position of an assigned partition, and the leader epoch of the record before it, if that was read.
+    pub(crate) fn place(&self, partition: &TopicPartition) -> Option<(Offset, Option<LeaderEpoch>)> {
+        self.partitions.get(partition).map(|assigned| (assigned.position, assigned.epoch))
+    }
+
     /// Waits up to `wait` for records, and returns those that are there, at most `poll_records_max`. Empty: none came.
     ///
     /// Cancel safe: what is not returned comes with the next call.
@@ -191,7 +213,7 @@ impl Consumer {
     }
 
     /// The next record or error, if it is here already.
-    fn here(&mut self) -> Option<Result<ConsumerRecord, Error>> {
+    pub(crate) fn here(&mut self) -> Option<Result<ConsumerRecord, Error>> {
         loop {
             if let Some(decoded) = self.decode() {
                 return Some(decoded);

@@ -1,7 +1,7 @@
 //! The Rust client of Millpond: producer, consumer and admin over the gRPC API.
 //!
 //! Names and defaults are those that users of Kafka's clients know. A [`Client`] holds the connections and what is known
-//! of the cluster; [`Producer`], [`Consumer`] and [`Admin`] are made from it.
+//! of the cluster; [`Producer`], [`Consumer`], [`GroupConsumer`] and [`Admin`] are made from it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), millpond_sdk::Error> {
@@ -22,27 +22,37 @@ mod client;
 mod clock;
 mod connection;
 mod consumer;
+mod coordinator;
+mod dedup;
 mod description;
 mod error;
+mod group;
 mod isolation;
 mod leader;
 mod metadata;
 mod producer;
 mod record;
+pub mod retries;
+mod worker;
 
 pub use admin::{Admin, NewTopic, OffsetSpec};
 pub use backoff::Backoff;
 pub use client::{Client, ClientConfig};
 pub use connection::Tls;
 pub use consumer::{Consumer, ConsumerConfig, OffsetReset, ReadFrom, StartAt};
+pub use dedup::Deduplicator;
 pub use description::{
     AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionLoss,
     PartitionStatus, TopicDescription,
 };
 pub use error::Error;
+pub use group::{
+    Assigned, CommitOffset, Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription,
+};
 pub use isolation::IsolationLevel;
 pub use millpond_log::batch::{Header, TimestampType};
 pub use millpond_log::codec::Codec;
 pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 pub use producer::{Acks, Delivery, Producer, ProducerConfig, murmur2};
 pub use record::{ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};
+pub use worker::{Worker, WorkerConfig, WorkerError};

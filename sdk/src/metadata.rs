@@ -3,9 +3,9 @@
 use crate::description::{BrokerDescription, PartitionDescription, TopicDescription};
 use crate::error::Error;
 use crate::leader::Leader;
-use millpond_log::{BrokerId, ErrorCode};
+use millpond_log::{BrokerId, ErrorCode, TopicId};
 use millpond_proto::v1;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -27,6 +27,12 @@ impl Image {
     /// The topic, if known.
     pub(crate) fn topic(&self, name: &str) -> Option<&Known> {
         self.topics.get(name)
+    }
+
+    /// The names of those of `ids` that are known.
+    pub(crate) fn names(&self, ids: &BTreeSet<TopicId>) -> BTreeMap<TopicId, String> {
+        let wanted = self.topics.iter().filter(|(_, known)| ids.contains(&known.topic.id));
+        wanted.map(|(name, known)| (known.topic.id, name.clone())).collect()
     }
 
     /// The leader of a partition, if it is known and has an address.

@@ -2,7 +2,7 @@
 
 use super::machine::{LoadError, Loaded, Machine, Made, Office};
 use super::world::World;
-use millpond_core::groups::{Answer, GroupLimits, Now, Request, Shard, Step, Token};
+use millpond_core::groups::{Answer, Now, Request, Shard, Step, Token};
 use millpond_log::{CoordinatorEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store};
@@ -35,7 +35,7 @@ impl Machine for Groups {
         let loaded = store.load_groups(held).await?;
         let records = loaded.records.len() as u64;
         let topics = Arc::clone(&world.topics);
-        let (shard, step) = Shard::load(now, GroupLimits::default(), topics, loaded.records)
+        let (shard, step) = Shard::load(now, world.limits, topics, loaded.records)
             .map_err(|misplaced| LoadError::Records(misplaced.to_string()))?;
         let shard = shard.in_office(CoordinatorEpoch(held.coord_epoch()));
         let mut machine = Groups { shard, told: BTreeSet::new() };

@@ -1,8 +1,10 @@
 //! A shard of transactional ids as a machine of a lane. All that is decided is `core`'s.
 
+mod markers;
+
 use super::machine::{LoadError, Loaded, Machine, Made, MadeBy, Office};
-use super::markers::{Carrier, Ways};
 use super::world::World;
+use markers::Carrier;
 use millpond_core::groups::{Now, Token};
 use millpond_core::records::TransactionRecord;
 use millpond_core::transactions::{Coordinator, Effect, Granted, Report, Request, Step, TransactionError};
@@ -11,6 +13,8 @@ use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store};
 use std::ops::Range;
 use std::sync::Arc;
+
+pub(crate) use markers::{Place, Way, Ways};
 
 /// Producer ids below which more are asked for.
 const PRODUCER_IDS_LOW: u64 = 10;

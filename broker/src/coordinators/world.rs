@@ -1,7 +1,7 @@
 //! What coordinators see of the cluster, made from the metadata image: hints, but for the topics that are deleted (rule K6).
 
 use crate::alive::live_session;
-use millpond_core::groups::{Topic, Topics};
+use millpond_core::groups::{GroupLimits, Topic, Topics};
 use millpond_core::records::{ShardRecord, TopicState};
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use millpond_metadata::keys::ShardKind;
@@ -20,6 +20,8 @@ pub(crate) struct World {
     pub(crate) topics: Arc<Topics>,
     /// The topics that have a tombstone.
     pub(crate) deleted: BTreeSet<TopicId>,
+    /// What groups keep to, as this broker was told at its start.
+    pub(crate) limits: GroupLimits,
 }
 
 impl World {
@@ -30,6 +32,7 @@ impl World {
             owners: owners(image),
             topics: Arc::clone(&self.topics),
             deleted: image.tombstones.keys().copied().collect(),
+            limits: self.limits,
         };
         if touched.iter().any(|id| self.topics.get(*id) != topic(image, *id).as_ref()) {
             let topics = image.topics.keys().filter_map(|id| Some((*id, topic(image, *id)?))).collect();

@@ -272,6 +272,20 @@ async fn t3_a_hanging_transaction_holds_the_last_stable_offset_until_it_is_abort
     world.stop().await;
 }
 
+/// Rule F5: after an unclean election another log may be there than the view knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_another_log_than_the_view_are_told_apart() {
+    let world = World::start().await;
+    let mut log = world.topic("600000").await;
+    log.plain(2).await;
+    let batches = log.fetch(Offset(0), EVERYTHING, Isolation::ReadCommitted).await.batches;
+    assert!(is_of(&log.view(), &batches) && is_of(&log.view(), &[]));
+    let mut other = batches[0].clone();
+    other.place(Offset(0), LeaderEpoch(batches[0].leader_epoch().0 + 1));
+    assert!(!is_of(&log.view(), &[other]));
+    world.stop().await;
+}
+
 /// Case T11: each transaction lies in a segment of its own; a reader reads through all of them to the end, for one object's index each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t11_a_reader_reaches_the_end_over_many_segments_that_end_with_markers() {

@@ -74,6 +74,7 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         wal_bytes: bytes(resolved.wal_bytes, defaults.wal_bytes),
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
         cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),
+        groups: resolved.groups,
         auto_create_topics: resolved.auto_create_topics,
         ..defaults
     };

@@ -1,5 +1,7 @@
 //! `millpond consume`: reads records and prints them, from where it is told to where it is told.
 
+mod grouped;
+
 use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::{self, Out, OutputArgs};
@@ -22,16 +24,20 @@ const POLL_WAIT: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     millpond consume orders --until-end --format '%p@%o %k: %v\\n'\n  \
-    millpond consume orders --from 2013-01-01T10:00:00Z --max 10 --output json\n\n\
+    millpond consume orders --from 2013-01-01T10:00:00Z --max 10 --output json\n  \
+    millpond consume orders --group billing\n\n\
     Letters of a format: %t topic, %p partition, %o offset, %T (or %d) timestamp in ms, %k key, %v (or %s) value, %h headers,\n\
     %K and %S lengths of key and value (-1 for null), %%, and the escapes \\n \\r \\t \\0 \\\\ \\xHH.")]
 pub(crate) struct Args {
     /// The topic
     topic: String,
-    /// Where to begin
-    #[arg(long, value_name = "earliest|latest|OFFSET|RFC3339", default_value = "earliest", value_parser = start)]
-    from: StartAt,
-    /// Stop at the end as it is when the command starts
+    /// Where to begin [default: earliest]
+    #[arg(long, value_name = "earliest|latest|OFFSET|RFC3339", value_parser = start, conflicts_with = "group")]
+    from: Option<StartAt>,
+    /// Read as a member of this group, beginning where it has committed, or else at the end, and commit what was printed
+    #[arg(long, value_name = "NAME", conflicts_with = "partition", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    group: Option<String>,
+    /// Stop at the end as it is when the command starts; with a group, once the group has read up to it
     #[arg(long)]
     until_end: bool,
     /// Stop after so many records
@@ -88,6 +94,10 @@ fn start(text: &str) -> Result<StartAt, String> {
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    if args.group.is_some() {
+        // It ends in order: what was printed is committed first.
+        return consume(args).await;
+    }
     let mut shutdown = Shutdown::listen()?;
     tokio::select! {
         () = shutdown.asked() => Ok(()),
@@ -107,9 +117,12 @@ async fn consume(args: Args) -> Result<(), Failure> {
         ReadFromArg::Leader => ReadFrom::Leader,
         ReadFromArg::Any => ReadFrom::AnyBroker,
     };
-    let config = ConsumerConfig { isolation, rack: args.rack, read_from, ..ConsumerConfig::default() };
+    let config = ConsumerConfig { isolation, rack: args.rack.clone(), read_from, ..ConsumerConfig::default() };
+    if let Some(group) = &args.group {
+        return grouped::consume(&args, &client, group, &partitions, left, config).await;
+    }
     let mut consumer = Consumer::new(&client, config);
-    let starts = partitions.iter().map(|partition| (partition.clone(), args.from));
+    let starts = partitions.iter().map(|partition| (partition.clone(), args.from.unwrap_or(StartAt::Earliest)));
     consumer.assign(starts).await.map_err(failed)?;
     if std::io::stderr().is_terminal() {
         for partition in &partitions {
@@ -121,15 +134,19 @@ async fn consume(args: Args) -> Result<(), Failure> {
     while !left.is_done(|partition| consumer.position(partition)) {
         let records = consumer.poll(POLL_WAIT).await.map_err(failed)?;
         for record in records.iter().filter(|record| left.takes(record)) {
-            let shown = shown(record);
-            out.with(|mut out: &mut dyn Write| match args.output.output {
-                output::Format::Json => json::write(&shown, &mut out),
-                output::Format::Text => args.format.write(&shown, &mut out),
-            })?;
+            print(&args, record, &mut out)?;
         }
         out.flush()?;
     }
     Ok(())
+}
+
+fn print(args: &Args, record: &ConsumerRecord, out: &mut Out) -> Result<(), Failure> {
+    let shown = shown(record);
+    out.with(|mut out: &mut dyn Write| match args.output.output {
+        output::Format::Json => json::write(&shown, &mut out),
+        output::Format::Text => args.format.write(&shown, &mut out),
+    })
 }
 
 fn failed(error: millpond_sdk::Error) -> Failure {

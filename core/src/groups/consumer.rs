@@ -12,7 +12,8 @@ pub(super) use classic_members::Upgraded;
 use super::assign::{Assignee, Assignor, Target};
 use super::scope::Scope;
 use super::step::{
-    Beat, Commit, Description, GroupState, Heartbeat, JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Listed, Members,
+    Beat, Commit, Description, GroupLimits, GroupState, Heartbeat, JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Listed,
+    Members,
 };
 use super::timers::Timer;
 use crate::records::groups::{ConsumerRecord, GroupRecord, Held, MemberRecord, MemberState, Record, RecordPart};
@@ -143,6 +144,7 @@ impl ConsumerGroup {
             member: id,
             epoch: member.record.epoch,
             heartbeat_interval_ms: cx.limits.heartbeat_interval_ms,
+            session_timeout_ms: cx.limits.session_timeout_ms,
             assignment: tell.then(|| member.record.assigned.keys().copied().collect()),
         })
     }
@@ -353,8 +355,8 @@ impl ConsumerGroup {
         } else {
             self.remove(cx, std::slice::from_ref(&id));
         }
-        let heartbeat_interval_ms = cx.limits.heartbeat_interval_ms;
-        Ok(Beat { member: id, epoch: request.epoch, heartbeat_interval_ms, assignment: None })
+        let GroupLimits { heartbeat_interval_ms, session_timeout_ms, .. } = *cx.limits;
+        Ok(Beat { member: id, epoch: request.epoch, heartbeat_interval_ms, session_timeout_ms, assignment: None })
     }
 
     /// Refuses a member whose static identity another has by now.

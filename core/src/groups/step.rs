@@ -163,6 +163,8 @@ pub struct Beat {
     pub epoch: i32,
     /// When to heartbeat again.
     pub heartbeat_interval_ms: u32,
+    /// How long after its last heartbeat others may be given what it owns.
+    pub session_timeout_ms: u32,
     /// What it may own. It gives up all else and says so; none if it knows already.
     pub assignment: Option<BTreeSet<PartitionId>>,
 }

@@ -23,7 +23,7 @@ pub(crate) const TOPIC: &str = "faults";
 /// How many partitions it has.
 pub(crate) const PARTITIONS: u16 = 6;
 
-/// How often a writer sends a record to each partition: what the gaps between acknowledgements are measured by.
+/// How often a writer sends a record to each partition, mostly: what the gaps between acknowledgements are measured by.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
 
 /// Most records of a writer and partition that wait for their fate. Beyond them it waits as well.
@@ -59,7 +59,13 @@ fn record(id: RecordId) -> ProducerRecord {
 }
 
 /// Sends records to all partitions, one at each tick, until told to stop; then waits for the fate of all.
-pub(crate) async fn write(writer: u16, bootstrap: String, recorder: Arc<Recorder>, stop: CancellationToken) {
+pub(crate) async fn write(
+    writer: u16,
+    tick: Duration,
+    bootstrap: String,
+    recorder: Arc<Recorder>,
+    stop: CancellationToken,
+) {
     let client = match connect(&bootstrap).await {
         Ok(client) => client,
         Err(error) => return recorder.trouble(format!("writer {writer}: {error}")),
@@ -69,7 +75,7 @@ pub(crate) async fn write(writer: u16, bootstrap: String, recorder: Arc<Recorder
     let mut next: BTreeMap<u16, u32> = BTreeMap::new();
     let mut waiting: BTreeMap<u16, usize> = BTreeMap::new();
     let mut deliveries = FuturesUnordered::new();
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(tick);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tokio::select! {

@@ -5,6 +5,7 @@ use crate::bucket::Gate;
 use crate::clients::{self, TOPIC};
 use crate::fleet::{PATIENCE, POLL, connect};
 use crate::history::{Content, Logs};
+use crate::pipeline;
 use crate::stage::Stage;
 use millpond_log::Batch;
 use millpond_proto::MESSAGE_BYTES_MAX;
@@ -137,7 +138,10 @@ async fn read_replica(address: &str, partition: u16, end: u64) -> Result<Vec<u8>
 pub(crate) async fn restore(stage: &mut Stage, logs: &Logs) -> Result<Vec<String>, String> {
     stage.tell("restoring out of the bucket");
     let admin = Admin::new(&stage.fleet.connect().await?);
-    admin.flush_topic(TOPIC).await.map_err(|error| format!("the upload: {error}"))?;
+    let topics = pipeline::topics(stage);
+    for topic in topics.keys() {
+        admin.flush_topic(topic).await.map_err(|error| format!("the upload of `{topic}`: {error}"))?;
+    }
     for broker in 0..stage.fleet.size() {
         stage.fleet.kill(broker);
         stage.fleet.wipe(broker)?;
@@ -152,16 +156,16 @@ pub(crate) async fn restore(stage: &mut Stage, logs: &Logs) -> Result<Vec<String
     }
     let client = connect(&stage.fleet.bootstrap()).await?;
     let admin = Admin::new(&client);
-    for partition in clients::partitions() {
+    for (topic, partition) in topics.iter().flat_map(|(topic, count)| (0..*count).map(|index| (*topic, index))) {
         // The brokers find out one by one that nobody has a complete copy.
         let accepted = tokio::time::timeout(PATIENCE, async {
             let mut poll = tokio::time::interval(POLL);
-            while let Err(error) = admin.accept_loss(TOPIC, u32::from(partition)).await {
-                stage.tell(&format!("partition {partition}: {error}"));
+            while let Err(error) = admin.accept_loss(topic, u32::from(partition)).await {
+                stage.tell(&format!("{topic}:{partition}: {error}"));
                 poll.tick().await;
             }
         });
-        accepted.await.map_err(|_| format!("partition {partition}: its loss is not accepted within {PATIENCE:?}"))?;
+        accepted.await.map_err(|_| format!("{topic}:{partition}: its loss is not accepted within {PATIENCE:?}"))?;
     }
     let mut differences = Vec::new();
     for (partition, log) in read_logs(stage).await? {

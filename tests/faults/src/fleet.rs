@@ -2,6 +2,7 @@
 //! stopped, wiped and started again at will, and end with it. It waits for facts, and knows no record.
 
 use crate::bucket::Bucket;
+use crate::clients::TICK;
 use crate::network::{Network, run};
 use millpond_sdk::{Admin, BrokerId, Client, ClientConfig, PartitionDescription, TopicDescription};
 use millpond_tests::etcd::EtcdCluster;
@@ -36,11 +37,24 @@ pub(crate) struct FleetOptions {
     pub(crate) disk: Option<&'static str>,
     /// Whether the brokers' wall clocks can be set.
     pub(crate) clocks: bool,
+    /// How often each writer sends a record to each partition.
+    pub(crate) tick: Duration,
+    /// Workers of a pipeline that reads what writers write.
+    pub(crate) workers: u16,
 }
 
 impl Default for FleetOptions {
     fn default() -> FleetOptions {
-        FleetOptions { brokers: 3, etcd: 1, s3: false, wal: "512MiB", disk: None, clocks: false }
+        FleetOptions {
+            brokers: 3,
+            etcd: 1,
+            s3: false,
+            wal: "512MiB",
+            disk: None,
+            clocks: false,
+            tick: TICK,
+            workers: 0,
+        }
     }
 }
 

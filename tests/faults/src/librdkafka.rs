@@ -1,11 +1,12 @@
 //! A process with librdkafka, which writes or reads as other people's clients do, and what it tells.
 
-use crate::clients::{PARTITIONS, TICK, TOPIC};
+use crate::clients::{PARTITIONS, TOPIC};
 use crate::history::{Content, Event, Recorder};
 use crate::payload::RecordId;
 use millpond_tests::tools::{Tool, repository};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
@@ -35,6 +36,7 @@ impl Librdkafka {
     pub(crate) fn start(
         role: Role,
         number: u16,
+        tick: Duration,
         bootstrap: &str,
         recorder: Arc<Recorder>,
     ) -> Result<Librdkafka, String> {
@@ -45,7 +47,7 @@ impl Librdkafka {
         };
         let mut child = Command::new(Tool::ClientPython.find()?)
             .arg(script)
-            .args([word, bootstrap, TOPIC, &PARTITIONS.to_string(), &number.to_string(), &TICK.as_millis().to_string()])
+            .args([word, bootstrap, TOPIC, &PARTITIONS.to_string(), &number.to_string(), &tick.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -14,6 +14,7 @@ mod librdkafka;
 mod mixed;
 mod network;
 mod payload;
+mod pipeline;
 mod report;
 mod run;
 mod scenarios;
@@ -79,7 +80,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
 
 /// All scenarios, the mixed one last.
 fn all() -> impl Iterator<Item = &'static Scenario> {
-    scenarios::ALL.iter().chain([&scenarios::MIXED])
+    scenarios::ALL.iter().chain([&scenarios::PIPELINE, &scenarios::MIXED])
 }
 
 fn main() -> ExitCode {

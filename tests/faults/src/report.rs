@@ -72,6 +72,9 @@ fn scenario(outcome: &Outcome, text: &mut String) -> std::fmt::Result {
             verdict.reads
         )?;
     }
+    if let Some(pipeline) = &outcome.pipeline {
+        writeln!(text, "  pipeline: {pipeline}")?;
+    }
     if !outcome.gaps.is_empty() {
         writeln!(text, "  without an acknowledgement (acks=all), ms:      gaps   median      p99    worst")?;
         for (place, gaps) in &outcome.gaps {
@@ -158,6 +161,17 @@ fn as_json(outcome: &Outcome) -> Value {
         "unavailability": places.collect::<Vec<Value>>(),
         "without_faults": gaps(&outcome.quiet),
         "verdict": verdict,
+        "pipeline": outcome.pipeline.as_ref().map(|found| json!({
+            "inputs": found.inputs,
+            "outputs": found.outputs,
+            "transactions_committed": found.committed,
+            "transactions_aborted_on_purpose": found.aborted.0,
+            "transactions_aborted_by_need": found.aborted.1,
+            "outputs_hidden": found.hidden,
+            "zombies_fenced": found.fenced,
+            "processes": found.lives,
+            "longest_without_a_commit_ms": millis(found.standstill),
+        })),
         "failure": outcome.failure,
         "broken": outcome.broken,
         "troubles": {"count": outcome.troubles.0, "first": outcome.troubles.1},

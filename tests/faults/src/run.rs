@@ -5,6 +5,7 @@ use crate::clock::{between, now};
 use crate::finale;
 use crate::gaps::{Acks, Gaps, Place};
 use crate::history::{Event, Logs};
+use crate::pipeline::{self, Summary};
 use crate::scenarios::{Limit, Scenario};
 use crate::stage::{READERS, Settings, Stage, writers};
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) about: &'static str,
     pub(crate) seed: u64,
     pub(crate) took: Duration,
+    /// What a pipeline came to, if there is one.
+    pub(crate) pipeline: Option<Summary>,
     /// What the clients' history shows, if it came so far.
     pub(crate) verdict: Option<Verdict>,
     /// Why it did not come to its end.
@@ -52,6 +55,7 @@ pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Out
         about: scenario.about,
         seed: settings.seed,
         took: Duration::ZERO,
+        pipeline: None,
         verdict: None,
         failure: None,
         broken: Vec::new(),
@@ -74,7 +78,10 @@ async fn perform(scenario: &'static Scenario, settings: &Settings, mut stage: St
     let played = play(scenario, &mut stage).await;
     let (events, mut troubles) = stage.history();
     match played {
-        Ok(logs) => outcome.verdict = Some(judge(&events, &logs)),
+        Ok((logs, pipeline)) => {
+            outcome.verdict = Some(judge(&events, &logs));
+            outcome.pipeline = pipeline;
+        }
         Err(error) => outcome.failure = Some(error),
     }
     outcome.broken = std::mem::take(&mut stage.broken);
@@ -98,19 +105,28 @@ async fn perform(scenario: &'static Scenario, settings: &Settings, mut stage: St
 }
 
 /// The script, and the end of every run; the logs as they are then.
-async fn play(scenario: &Scenario, stage: &mut Stage) -> Result<Logs, String> {
+async fn play(scenario: &Scenario, stage: &mut Stage) -> Result<(Logs, Option<Summary>), String> {
     (scenario.script)(stage).await?;
     finale::heal(stage).await.map_err(|error| format!("after everything was healed: {error}"))?;
+    let halted = pipeline::finale::halt(stage).await.map_err(|error| format!("the pipeline: {error}"))?;
     stage.stop_writing().await?;
     stage.tell("reading");
     let logs = finale::read(stage).await?;
+    let piped = match halted {
+        Some(halted) => Some(pipeline::finale::drain(stage, halted, &logs).await?),
+        None => None,
+    };
     for difference in finale::compare_replicas(stage, &logs).await? {
         stage.broken.push(difference);
     }
     for difference in finale::restore(stage, &logs).await.map_err(|error| format!("out of the bucket: {error}"))? {
         stage.broken.push(format!("out of the bucket: {difference}"));
     }
-    Ok(logs)
+    let Some((summary, outputs)) = piped else { return Ok((logs, None)) };
+    for difference in pipeline::finale::restored(stage, &outputs).await? {
+        stage.broken.push(format!("out of the bucket: {difference}"));
+    }
+    Ok((logs, Some(summary)))
 }
 
 /// A machine on which even undisturbed acknowledgements stay away for so long tells nothing about limits.

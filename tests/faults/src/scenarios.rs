@@ -5,6 +5,7 @@ use crate::fleet::{FAKETIME, FleetOptions};
 use crate::hurts::Hurt;
 use crate::mixed;
 use crate::network::{self, Cut, Network};
+use crate::pipeline;
 use crate::stage::Stage;
 use crate::steps::{self, LONGER_THAN_THE_LEASE};
 use millpond_tests::tools::Tool;
@@ -194,6 +195,15 @@ pub(crate) static MIXED: Scenario = Scenario {
     options: || FleetOptions { etcd: 3, s3: true, ..FleetOptions::default() },
     needs: &[Need::Namespaces, Need::Program("strace"), Need::Tool(Tool::LocalStack)],
     script: |stage| Box::pin(mixed::mixed(stage)),
+    ..PLAIN
+};
+
+/// A pipeline under faults, for as long as is asked for.
+pub(crate) static PIPELINE: Scenario = Scenario {
+    name: "pipeline",
+    about: "a read-process-write pipeline under faults of brokers, coordinators, workers and etcd, by seed: every output once",
+    options: || FleetOptions { etcd: 3, tick: Duration::from_millis(100), workers: 3, ..FleetOptions::default() },
+    script: |stage| Box::pin(pipeline::script::pipeline(stage)),
     ..PLAIN
 };
 

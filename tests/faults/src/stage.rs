@@ -8,6 +8,7 @@ use crate::gaps::Mark;
 use crate::history::{Event, Progress, Recorder};
 use crate::librdkafka::{Librdkafka, Role};
 use crate::network::Network;
+use crate::pipeline::Pipeline;
 use millpond_sdk::{Admin, NewTopic};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -71,6 +72,8 @@ pub(crate) struct Stage {
     writers: JoinSet<()>,
     readers: JoinSet<()>,
     others: Vec<(Role, Librdkafka)>,
+    /// What reads the topic and writes another one, if the scenario has it.
+    pub(crate) pipeline: Option<Pipeline>,
     story: bool,
 }
 
@@ -81,6 +84,7 @@ impl Stage {
     /// Why it cannot be run here, or does not come up.
     pub(crate) async fn set(options: FleetOptions, settings: &Settings) -> Result<Stage, String> {
         let Settings { network, seed, short, time, .. } = settings.clone();
+        let (tick, workers) = (options.tick, options.workers);
         let fleet = Fleet::start(options, network).await?;
         let admin = Admin::new(&fleet.connect().await?);
         let mut topic = NewTopic::new(TOPIC);
@@ -107,9 +111,13 @@ impl Stage {
             writers: JoinSet::new(),
             readers: JoinSet::new(),
             others: Vec::new(),
+            pipeline: None,
             story: std::env::var_os("FAULTS_STORY").is_some(),
         };
-        stage.start_clients(seed)?;
+        stage.start_clients(seed, tick)?;
+        if workers > 0 {
+            stage.pipeline = Some(Pipeline::start(&stage.fleet, workers).await?);
+        }
         stage.served().await?;
         let from = now();
         stage.more(50).await?;
@@ -117,18 +125,18 @@ impl Stage {
         Ok(stage)
     }
 
-    fn start_clients(&mut self, seed: u64) -> Result<(), String> {
+    fn start_clients(&mut self, seed: u64, tick: Duration) -> Result<(), String> {
         let (bootstrap, kafka) = (self.fleet.bootstrap(), self.fleet.kafka());
         for writer in SDK_WRITERS {
             let recorder = Arc::clone(&self.recorder);
-            self.writers.spawn(clients::write(writer, bootstrap.clone(), recorder, self.writing.clone()));
+            self.writers.spawn(clients::write(writer, tick, bootstrap.clone(), recorder, self.writing.clone()));
         }
         let recorder = || Arc::clone(&self.recorder);
         let [by_sdk, by_librdkafka] = READERS;
         self.readers.spawn(clients::read_along(by_sdk, bootstrap.clone(), recorder(), self.reading.clone()));
         self.readers.spawn(clients::look_back(LOOKING_BACK, bootstrap, seed, recorder(), self.reading.clone()));
-        let write = Librdkafka::start(Role::Write, LIBRDKAFKA_WRITER, &kafka, recorder())?;
-        let read = Librdkafka::start(Role::Read, by_librdkafka, &kafka, recorder())?;
+        let write = Librdkafka::start(Role::Write, LIBRDKAFKA_WRITER, tick, &kafka, recorder())?;
+        let read = Librdkafka::start(Role::Read, by_librdkafka, tick, &kafka, recorder())?;
         self.others = vec![(Role::Write, write), (Role::Read, read)];
         Ok(())
     }

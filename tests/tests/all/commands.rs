@@ -105,6 +105,35 @@ fn lines_come_back_as_they_were_written() {
 }
 
 #[test]
+fn a_group_prints_each_line_once_and_goes_on_where_it_stopped() {
+    let (_folder, dev) = dev();
+    succeed(&dev, &["topic", "create", "t", "--partitions", "2"], b"");
+    let consume = |more: &[&str]| {
+        let printed = succeed(&dev, &[&["consume", "t", "--group", "g", "--until-end"], more].concat(), b"");
+        let mut lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let produce = |lines: &[u8]| succeed(&dev, &["produce", "t", "--key-separator", ":"], lines);
+    produce(b"a:0\n");
+    assert!(consume(&[]).is_empty(), "a new group begins at the end");
+    produce(b"a:1\nb:2\nc:3\nd:4\n");
+    let some = consume(&["--max", "3"]);
+    assert_eq!(some.len(), 3);
+    produce(b"e:5\n");
+    let rest = consume(&[]);
+    let mut all = [some, rest].concat();
+    all.sort();
+    assert_eq!(all, ["1", "2", "3", "4", "5"]);
+    assert!(consume(&[]).is_empty());
+    assert_eq!(consume_all(&dev).len(), 6, "without the group");
+}
+
+fn consume_all(dev: &Dev) -> Vec<String> {
+    succeed(dev, &["consume", "t", "--until-end"], b"").lines().map(str::to_owned).collect()
+}
+
+#[test]
 fn a_bad_line_is_named_and_what_was_acknowledged_is_counted() {
     let (_folder, dev) = dev();
     let error =
@@ -176,6 +205,9 @@ fn bad_arguments_are_refused_with_their_code_and_the_broker_lives_on() {
         &["produce", "t", "--acks", "7"],
         &["consume", "t", "--from", "yesterday"],
         &["consume", "t", "--format", "%q"],
+        &["consume", "t", "--group", "g", "--from", "earliest"],
+        &["consume", "t", "--group", "g", "--partition", "0"],
+        &["consume", "t", "--group", ""],
         &["consume", "t", "--partition", "4294967296"],
         &["consume", "t", "--no-such-flag"],
         &["topic", "list", "--bootstrap", ""],

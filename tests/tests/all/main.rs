@@ -18,6 +18,7 @@ mod examples;
 mod fleet;
 mod fleet_clients;
 mod fleet_loss;
+mod group_consumers;
 mod groups;
 mod health;
 mod kafka;
@@ -30,6 +31,7 @@ mod operations;
 mod power_cut;
 mod processes;
 mod reads_anywhere;
+mod retries;
 mod secrets;
 mod settings;
 #[path = "../../../metadata/tests/all/shards.rs"]

@@ -133,6 +133,8 @@ fn mistakes_in_settings_are_named_and_nothing_starts() {
     check("", &["--data-dir", &dir, "--id", "2147483648"], "2147483648");
     check("", &["--data-dir", &dir, "--cache-memory", "lots"], "lots");
     check("", &["--data-dir", &dir, "--grpc-advertise", "nowhere"], "nowhere");
+    check("group-session-timeout = '45'", &["--data-dir", &dir], "45");
+    check("", &["--data-dir", &dir, "--group-session-timeout", "5s"], "--group-heartbeat-interval");
     check("", &["--data-dir", &dir, "--no-such-flag"], "--no-such-flag");
     check("", &["--data-dir", &dir, "--rack"], "--rack");
     let (code, error) = refused({

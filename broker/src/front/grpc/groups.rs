@@ -117,6 +117,7 @@ impl v1::groups_server::Groups for GroupsService {
             member: beat.member.to_string(),
             epoch: beat.epoch,
             heartbeat_interval_ms: beat.heartbeat_interval_ms,
+            session_timeout_ms: beat.session_timeout_ms,
             assignment: beat.assignment.map(owned),
         }))
     }

@@ -1,12 +1,16 @@
-//! Transactions through the Kafka door, spoken raw and by real clients (cases T1, T3, T4, T5, T7, T9): each client floor gets the codes it
+//! Transactions through the Kafka door, spoken raw (cases T1, T3, T4, T5, T7, T9): each client floor gets the codes it
 //! knows.
+
+mod clients;
 
 use super::wire::{Connection, Fetched, Served, bases, fetch, name, produce, text, transactional};
 use kafka_protocol::messages as kafka;
+use millpond_broker::api::TopicRef;
 use millpond_log::batch::ProducerStamp;
 use millpond_log::{ProducerEpoch, ProducerId};
-use millpond_tests::tools::{Tool, repository, skip};
-use std::process::Stdio;
+use millpond_sdk::{
+    Admin, Client, Consumer, ConsumerConfig, IsolationLevel, Offset, OffsetSpec, StartAt, TopicPartition,
+};
 use std::time::Duration;
 
 const INVALID_PRODUCER_EPOCH: i16 = 47;
@@ -15,6 +19,7 @@ const INVALID_PRODUCER_ID_MAPPING: i16 = 49;
 const INVALID_TRANSACTION_TIMEOUT: i16 = 50;
 const OPERATION_NOT_ATTEMPTED: i16 = 55;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
+const UNSTABLE_OFFSET_COMMIT: i16 = 88;
 const PRODUCER_FENCED: i16 = 90;
 const TRANSACTIONAL_ID_NOT_FOUND: i16 = 105;
 const TRANSACTION_ABORTABLE: i16 = 120;
@@ -175,13 +180,20 @@ async fn t1_aborted_transactions_are_listed_in_every_version_of_fetch() {
     assert_eq!(write_in(&mut kafka, 9, "b", 0, b.batch(0, 4)).await, (0, 6));
     end_in(&mut kafka, 3, "b", b, true).await.expect("it is open");
     stable(&mut kafka, 0, 11).await;
-    for version in 4..=12 {
-        for (from, isolation, expected) in
-            [(0, 1, Some(vec![(a.id, 0)])), (3, 1, Some(vec![(a.id, 0)])), (6, 1, Some(vec![])), (0, 0, None)]
-        {
-            let fetched = read_in(&mut kafka, version, 0, from, isolation).await;
-            assert_eq!(listed(&fetched), expected, "version {version} from {from} at isolation {isolation}");
-            assert_eq!((fetched.last_stable_offset, fetched.high_watermark), (11, 11));
+    // In the tail, and in object storage.
+    for flush in [false, true] {
+        if flush {
+            let topic = TopicRef::Name("t".to_owned());
+            served.broker.handle().flush_topic(&topic).await.expect("it is led here");
+        }
+        for version in 4..=12 {
+            for (from, isolation, expected) in
+                [(0, 1, Some(vec![(a.id, 0)])), (3, 1, Some(vec![(a.id, 0)])), (6, 1, Some(vec![])), (0, 0, None)]
+            {
+                let fetched = read_in(&mut kafka, version, 0, from, isolation).await;
+                assert_eq!(listed(&fetched), expected, "version {version} from {from} at isolation {isolation}");
+                assert_eq!((fetched.last_stable_offset, fetched.high_watermark), (11, 11));
+            }
         }
     }
     served.broker.stop().await;
@@ -247,6 +259,71 @@ async fn t7_timeouts_of_transactions_have_bounds() {
     }
     let request = kafka::InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(0);
     assert_eq!(kafka.call(4, &request).await.error_code, 0, "without a transactional id it is ignored");
+    served.broker.stop().await;
+}
+
+/// Commits an offset of partition 0 of `t` inside a transaction; its code.
+async fn commit_offset(kafka: &mut Connection, version: i16, id: &str, producer: Identity, offset: i64) -> i16 {
+    use kafka::txn_offset_commit_request::{TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic};
+    let partition = TxnOffsetCommitRequestPartition::default().with_partition_index(0).with_committed_offset(offset);
+    let topic = TxnOffsetCommitRequestTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let request = kafka::TxnOffsetCommitRequest::default()
+        .with_transactional_id(text(id).into())
+        .with_group_id(text("g").into())
+        .with_producer_id(producer.id.into())
+        .with_producer_epoch(producer.epoch)
+        .with_topics(vec![topic]);
+    let code = |answer: &kafka::TxnOffsetCommitResponse| answer.topics[0].partitions[0].error_code;
+    code(&settled(async || kafka.call(version, &request).await, code).await)
+}
+
+/// The offset that group `g` has for partition 0 of `t`, once it is stable; -1 for none.
+async fn committed_offset(kafka: &mut Connection) -> i64 {
+    let topic = kafka::offset_fetch_request::OffsetFetchRequestTopic::default()
+        .with_name(name("t"))
+        .with_partition_indexes(vec![0]);
+    let request = kafka::OffsetFetchRequest::default()
+        .with_group_id(text("g").into())
+        .with_topics(Some(vec![topic]))
+        .with_require_stable(true);
+    loop {
+        let answer = settled(async || kafka.call(7, &request).await, |answer| answer.error_code).await;
+        let partition = &answer.topics[0].partitions[0];
+        if partition.error_code != UNSTABLE_OFFSET_COMMIT {
+            assert_eq!(partition.error_code, 0);
+            return partition.committed_offset;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Case T9: adding a group begins a transaction; its end applies the offsets or drops them, and none leaks into the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t9_a_transaction_that_only_commits_offsets_applies_or_drops_them() {
+    let (served, mut kafka) = served(1).await;
+    let mut producer = init(&mut kafka, "x").await;
+    assert_eq!(commit_offset(&mut kafka, 3, "x", producer, 5).await, INVALID_TXN_STATE, "the group was not added");
+    let group = |producer: Identity| {
+        kafka::AddOffsetsToTxnRequest::default()
+            .with_transactional_id(text("x").into())
+            .with_producer_id(producer.id.into())
+            .with_producer_epoch(producer.epoch)
+            .with_group_id(text("g").into())
+    };
+    for (offset, committed, expected) in [(7, false, -1), (8, true, 8), (9, false, 8)] {
+        let added = settled(async || kafka.call(3, &group(producer)).await, |answer| answer.error_code).await;
+        assert_eq!((added.error_code, commit_offset(&mut kafka, 3, "x", producer, offset).await), (0, 0));
+        end_in(&mut kafka, 3, "x", producer, committed).await.expect("adding the group began it");
+        assert_eq!(committed_offset(&mut kafka).await, expected);
+    }
+    // Clients of transactions V2 leave adding the group to its coordinator.
+    for (offset, committed, expected) in [(10, true, 10), (11, false, 10)] {
+        assert_eq!(commit_offset(&mut kafka, 5, "x", producer, offset).await, 0);
+        producer = end_in(&mut kafka, 5, "x", producer, committed).await.expect("the commit began it");
+        assert_eq!(committed_offset(&mut kafka).await, expected);
+    }
+    let stale = Identity { epoch: producer.epoch - 1, ..producer };
+    assert_eq!(commit_offset(&mut kafka, 5, "x", stale, 12).await, INVALID_PRODUCER_EPOCH);
     served.broker.stop().await;
 }
 
@@ -338,40 +415,36 @@ async fn t3_a_hanging_transaction_is_found_and_aborted_by_its_marker() {
     served.broker.stop().await;
 }
 
-/// librdkafka, by its transactional API.
-async fn librdkafka(test: &str, checks: &[&str]) {
-    let python = match Tool::ClientPython.find() {
-        Ok(python) => python,
-        Err(why) => return skip(test, &why),
-    };
-    let served = Served::start().await;
-    let script = repository().join("tests/clients/transactions.py");
-    let mut command = tokio::process::Command::new(python);
-    command.arg(script).args(["--bootstrap", served.broker.kafka()]);
-    for check in checks {
-        command.args(["--check", check]);
+/// Written through the Kafka door, read by the SDK through the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sdk_sees_committed_records_alone_and_moves_past_the_rest() {
+    let (served, mut kafka) = served(1).await;
+    for (id, records, committed) in [("a", 5, Some(false)), ("b", 4, Some(true)), ("c", 2, None)] {
+        let producer = init(&mut kafka, id).await;
+        add(&mut kafka, id, producer, 0).await;
+        assert_eq!(write_in(&mut kafka, 9, id, 0, producer.batch(0, records)).await.0, 0);
+        if let Some(committed) = committed {
+            end_in(&mut kafka, 3, id, producer, committed).await.expect("it is open");
+        }
     }
-    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(Duration::from_secs(120), running).await;
-    let output = output.expect("it ends").expect("the tool was found");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.trim(), format!("{} checks held", checks.len()), "{complained}");
+    stable(&mut kafka, 0, 11).await;
+    let client = Client::connect(served.broker.grpc()).await.expect("it is up");
+    let (admin, place) = (Admin::new(&client), TopicPartition::new("t", 0));
+    let all = [0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 12];
+    for (isolation, end, expected) in
+        [(IsolationLevel::ReadCommitted, 11, &all[5..9]), (IsolationLevel::ReadUncommitted, 13, &all[..])]
+    {
+        let latest = admin.list_offset_seen_by(isolation, "t", 0, OffsetSpec::Latest).await.expect("it is led");
+        assert_eq!(latest.map(|found| found.offset), Some(Offset(end)));
+        let config = ConsumerConfig { isolation, ..ConsumerConfig::default() };
+        let mut consumer = Consumer::new(&client, config);
+        consumer.assign([(place.clone(), StartAt::Earliest)]).await.expect("the topic is there");
+        let mut seen = Vec::new();
+        while consumer.position(&place) < Some(Offset(end)) {
+            let records = consumer.poll(Duration::from_millis(100)).await.expect("nothing fails");
+            seen.extend(records.iter().map(|record| record.offset.0));
+        }
+        assert_eq!(seen, expected, "{isolation:?}");
+    }
     served.broker.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_shows_what_was_committed_and_nothing_that_was_aborted_or_is_open() {
-    librdkafka("confluent_kafka_shows_what_was_committed_and_nothing_that_was_aborted_or_is_open", &["rounds", "open"])
-        .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_fences_the_older_of_two_producers() {
-    librdkafka("confluent_kafka_fences_the_older_of_two_producers", &["fence"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_reads_processes_and_writes_with_offsets_in_the_transaction() {
-    librdkafka("confluent_kafka_reads_processes_and_writes_with_offsets_in_the_transaction", &["pipeline"]).await;
 }

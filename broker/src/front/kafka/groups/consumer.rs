@@ -86,7 +86,7 @@ pub(in crate::front::kafka) async fn consumer_heartbeat(
         Err(code) => Err(code),
     };
     match beat {
-        Ok(Beat { member, epoch, heartbeat_interval_ms, assignment }) => ConsumerGroupHeartbeatResponse {
+        Ok(Beat { member, epoch, heartbeat_interval_ms, assignment, .. }) => ConsumerGroupHeartbeatResponse {
             member: Some(member.to_string()),
             epoch,
             heartbeat_interval_ms: i32::try_from(heartbeat_interval_ms).unwrap_or(i32::MAX),

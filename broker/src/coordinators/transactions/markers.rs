@@ -3,8 +3,8 @@
 //! It decides no outcome, and sends nothing before that is durable. A place has one copy of a marker under way at most; what is left to do
 //! is bounded by what the coordinator itself holds.
 
-use super::machine::{Carry, Office};
-use super::transactions::{Ask, Job, Transactions};
+use super::super::machine::{Carry, Office};
+use super::{Ask, Job, Transactions};
 use crate::marks::{Mark, MarkCall, MarkPlace, Marked};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
