@@ -8,6 +8,7 @@ mod consume;
 mod deliveries;
 mod demo;
 mod dev;
+mod dlq;
 mod man;
 mod partition;
 mod produce;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Produce(produce::Args),
     /// Read records and print them
     Consume(consume::Args),
+    /// Look at dead letters, and redrive them
+    Dlq(dlq::Args),
     /// Look at the brokers and the state of their partitions
     Cluster(cluster::Args),
     /// Measure throughput and latency, as a client sees them
@@ -54,6 +57,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
         Command::Partition(args) => client(partition::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
+        Command::Dlq(args) => client(dlq::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),
         Command::Bench(args) => client(bench::run(args)),
         Command::Completions(args) => completions::run(&args, whole),
