@@ -4,6 +4,8 @@
 //! markers to where they belong.
 
 mod desk;
+#[cfg(test)]
+mod tests;
 mod verifier;
 mod ways;
 

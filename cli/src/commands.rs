@@ -8,6 +8,7 @@ mod consume;
 mod deliveries;
 mod demo;
 mod dev;
+mod dlq;
 mod group;
 mod man;
 mod partition;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Produce(produce::Args),
     /// Read records and print them
     Consume(consume::Args),
+    /// Look at dead letters, and redrive them
+    Dlq(dlq::Args),
     /// Look at the brokers and the state of their partitions
     Cluster(cluster::Args),
     /// Measure throughput and latency, as a client sees them
@@ -58,6 +61,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
         Command::Group(args) => client(group::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
+        Command::Dlq(args) => client(dlq::run(args)),
         Command::Cluster(args) => client(cluster::run(args)),
         Command::Bench(args) => client(bench::run(args)),
         Command::Completions(args) => completions::run(&args, whole),

@@ -177,7 +177,14 @@ impl Replica {
                 self.min_isr_wanted = Some(min_isr);
                 self.consider_isr(now, out);
             }
-            Input::Manifest { log_start, tiered_end } => self.note_manifest(log_start, tiered_end, out),
+            Input::Manifest { log_start, tiered_end, epoch } => {
+                // Rule S8: a later leader's manifest is of a log that may part from this one. Whoever was deposed and has not heard of
+                // it must neither take its own records for committed nor the other's for a fault: he hears of it as a follower.
+                let deposed = matches!(&self.role, Role::Leader(leading) if epoch > leading.record.epoch);
+                if !deposed {
+                    self.note_manifest(log_start, tiered_end, out);
+                }
+            }
             Input::TimestampType(kind) => self.timestamp_type = kind,
             Input::Transfer(wish) => {
                 self.take_wish(now, wish);

@@ -33,6 +33,7 @@ mod leader;
 mod metadata;
 mod producer;
 mod record;
+pub mod retries;
 mod worker;
 
 pub use admin::{Admin, NewTopic, OffsetSpec};

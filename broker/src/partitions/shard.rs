@@ -477,7 +477,8 @@ impl Shard {
 
     fn on_manifest(&mut self, partition: PartitionId, root: Arc<ManifestRoot>) {
         let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.manifest.seq <= root.seq) else { return };
-        let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
+        let ManifestRoot { log_start, tiered_end, epoch, .. } = *root;
+        let input = Input::Manifest { log_start, tiered_end, epoch };
         slot.replica.forget_aborted(root.tiered_end);
         slot.manifest = root;
         self.carry_out(partition, Output::Publish);

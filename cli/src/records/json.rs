@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// What scripts read, in this order. Only additions.
-#[derive(Serialize)]
-struct Line<'a> {
+#[derive(Debug, Serialize)]
+pub(crate) struct Line<'a> {
     topic: &'a str,
     partition: u32,
     offset: u64,
@@ -24,11 +24,17 @@ struct Line<'a> {
     headers: Vec<Vec<Option<Cow<'a, str>>>>,
 }
 
-/// Writes `{topic, partition, offset, timestamp, timestamp_type, key, value, headers}` and a newline.
+/// Writes a record as `line` has it, and a newline.
+pub(crate) fn write(record: &Shown<'_>, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &line(record))?;
+    out.write_all(b"\n")
+}
+
+/// A record as `{topic, partition, offset, timestamp, timestamp_type, key, value, headers}`.
 ///
 /// Null stays null and empty stays "". Where bytes are not UTF-8 they are base64, and `key_encoding`, `value_encoding`, or a
 /// third element of the header says `"base64"`; a header whose name is not UTF-8 says `"base64-name"` in a fourth.
-pub(crate) fn write(record: &Shown<'_>, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn line<'a>(record: &Shown<'a>) -> Line<'a> {
     let (key, key_encoding) = text(record.key);
     let (value, value_encoding) = text(record.value);
     let headers = record.headers.iter().map(|header| {
@@ -44,10 +50,7 @@ pub(crate) fn write(record: &Shown<'_>, out: &mut impl Write) -> io::Result<()> 
     });
     let &Shown { topic, partition, offset, timestamp_ms: timestamp, timestamp_type, .. } = record;
     let headers = headers.collect();
-    let line =
-        Line { topic, partition, offset, timestamp, timestamp_type, key, key_encoding, value, value_encoding, headers };
-    serde_json::to_writer(&mut *out, &line)?;
-    out.write_all(b"\n")
+    Line { topic, partition, offset, timestamp, timestamp_type, key, key_encoding, value, value_encoding, headers }
 }
 
 /// Some bytes as a JSON string, and its encoding where it is not the text itself.

@@ -169,6 +169,8 @@ pub enum Input {
         log_start: Offset,
         /// First offset not in object storage.
         tiered_end: Offset,
+        /// Leader epoch of whoever committed it.
+        epoch: LeaderEpoch,
     },
     /// The topic's timestamp type changed.
     TimestampType(TimestampType),

@@ -95,6 +95,11 @@ impl Pipeline {
         Ok(Pipeline { ledger, workers, place })
     }
 
+    /// What workers told that went wrong.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.ledger.troubles()
+    }
+
     /// Starts the workers again after they were ended.
     fn start_again(&mut self) {
         self.workers = Workers::start(self.workers.count(), &self.place, &self.ledger);

@@ -340,6 +340,8 @@ impl Stage {
 
     /// All that was taken down.
     pub(crate) fn history(&self) -> (Vec<Event>, Vec<String>) {
-        self.recorder.take()
+        let (events, mut troubles) = self.recorder.take();
+        troubles.extend(self.pipeline.iter().flat_map(Pipeline::troubles));
+        (events, troubles)
     }
 }

@@ -32,6 +32,7 @@ mod operations;
 mod power_cut;
 mod processes;
 mod reads_anywhere;
+mod retries;
 mod secrets;
 mod settings;
 #[path = "../../../metadata/tests/all/shards.rs"]

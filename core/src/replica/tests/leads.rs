@@ -176,14 +176,33 @@ fn the_wal_is_trimmed_only_to_what_the_manifest_holds_and_the_disk_has() {
     let mut leader = leader();
     leader.produce(1, batch(4, None), Acks::All);
     leader.sync();
+    let epoch = leader.replica.leading().expect("it leads").0.epoch;
     let manifest =
-        |log_start, tiered_end| Input::Manifest { log_start: Offset(log_start), tiered_end: Offset(tiered_end) };
+        |log_start, tiered_end| Input::Manifest { log_start: Offset(log_start), tiered_end: Offset(tiered_end), epoch };
     assert_eq!(leader.step(manifest(0, 3)).trims, [3], "rule T6");
     assert_eq!(leader.step(manifest(0, 3)).trims, Vec::<u64>::new());
     leader.step(manifest(4, 3));
     assert_eq!(leader.replica.visible().log_start, Offset(4), "rule C1: log start may pass the tiered end");
     let beyond = leader.step(manifest(4, 9));
     assert!(matches!(beyond.faults[..], [Fault::TieredBeyondLog { .. }]), "S3");
+}
+
+#[test]
+fn a_deposed_leader_takes_nothing_from_the_manifest_of_a_later_one() {
+    let mut leader = fresh();
+    leader.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 2, &[ME, PEER])));
+    leader.produce(1, batch(4, None), Acks::Leader);
+    leader.sync();
+    let before = leader.replica.visible();
+    let LeaderEpoch(own) = leader.replica.leading().expect("it leads").0.epoch;
+    // Within its log, where its own records were never committed; and beyond it, which is no fault of its own.
+    for tiered_end in [3, 9] {
+        let (log_start, tiered_end, epoch) = (Offset(0), Offset(tiered_end), LeaderEpoch(own + 1));
+        let stepped = leader.step(Input::Manifest { log_start, tiered_end, epoch });
+        assert!(stepped.faults.is_empty(), "rule B6 is about its own state: {:?}", stepped.faults);
+        assert_eq!(stepped.trims, Vec::<u64>::new(), "rule T6");
+        assert_eq!(leader.replica.visible().hw, before.hw, "S8");
+    }
 }
 
 #[test]

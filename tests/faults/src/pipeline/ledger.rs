@@ -84,6 +84,17 @@ struct State {
     lives: BTreeMap<u16, u32>,
 }
 
+/// How many messages of workers are kept: the first, since what follows is mostly of the same.
+const TROUBLES_MAX: usize = 10_000;
+
+impl State {
+    fn trouble(&mut self, text: String) {
+        if self.troubles.len() < TROUBLES_MAX {
+            self.troubles.push(text);
+        }
+    }
+}
+
 impl Ledger {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -125,8 +136,8 @@ impl Ledger {
                 let (on_purpose, by_need) = &mut state.counts.aborted;
                 *(if meant { on_purpose } else { by_need }) += 1;
             }
-            Told::Ended { why } => state.troubles.push(format!("worker {worker}/{life} ends: {why}")),
-            Told::Trouble { text } => state.troubles.push(format!("worker {worker}/{life}: {text}")),
+            Told::Ended { why } => state.trouble(format!("worker {worker}/{life} ends: {why}")),
+            Told::Trouble { text } => state.trouble(format!("worker {worker}/{life}: {text}")),
         }
     }
 
@@ -143,7 +154,7 @@ impl Ledger {
 
     /// Notes a failure that is no worker's own.
     pub(crate) fn trouble(&self, text: String) {
-        self.state().troubles.push(text);
+        self.state().trouble(text);
     }
 
     /// Notes a broken promise.
@@ -190,10 +201,14 @@ impl Ledger {
         state.troubles[from..].to_vec()
     }
 
-    /// Broken promises that workers told of, and what went wrong.
-    pub(crate) fn take(&self) -> (Vec<String>, Vec<String>) {
-        let mut state = self.state();
-        (std::mem::take(&mut state.broken), std::mem::take(&mut state.troubles))
+    /// What was told of things that went wrong.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.state().troubles.clone()
+    }
+
+    /// Broken promises that workers told of.
+    pub(crate) fn broken(&self) -> Vec<String> {
+        self.state().broken.clone()
     }
 }
 
@@ -226,12 +241,12 @@ mod tests {
         ledger.outlaw(1, 0);
         assert_eq!(ledger.counts().fenced, 1);
         tell("X 1 5 5 forced");
-        assert_eq!(ledger.take().0, Vec::<String>::new());
+        assert_eq!(ledger.broken(), Vec::<String>::new());
         tell("B 2 6");
         ledger.outlaw(1, 0);
         ledger.outlaw(2, 0);
         ["K 2 5 7", "C 2 5 8"].into_iter().for_each(tell);
-        assert_eq!(ledger.take().0.len(), 1);
+        assert_eq!(ledger.broken().len(), 1);
         assert_eq!(ledger.counts().fenced, 2);
     }
 

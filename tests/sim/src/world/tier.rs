@@ -10,7 +10,7 @@ use millpond_core::flush::{self, Pressure};
 use millpond_core::replica::{EndState, Input, Live};
 use millpond_core::tail_segment::TailSegment;
 use millpond_core::tiering::{Change, Look, Outcome, Settled};
-use millpond_log::manifest::{Lookup, ManifestView, SegmentEntry};
+use millpond_log::manifest::{Lookup, ManifestRoot, ManifestView, SegmentEntry};
 use millpond_log::object_key::{ObjectKey, PartitionObject};
 use millpond_log::segment::{BuiltObject, SegmentIdentity};
 use millpond_log::{Offset, PartitionId, TimestampMs};
@@ -56,16 +56,12 @@ impl World {
         news.map_or(Ok(true), |root| self.announce(node, partition, &root).map(|()| true))
     }
 
-    fn announce(
-        &mut self,
-        node: usize,
-        partition: PartitionId,
-        root: &Arc<millpond_log::manifest::ManifestRoot>,
-    ) -> Checked {
+    fn announce(&mut self, node: usize, partition: PartitionId, root: &Arc<ManifestRoot>) -> Checked {
         // A follower hears of it from its leader, once it has shown to hold the leader's log so far (rules R10, T6).
         let leads = self.nodes[node].slot(partition).is_some_and(|slot| slot.replica.leading().is_some());
         if leads {
-            let input = Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end };
+            let ManifestRoot { log_start, tiered_end, epoch, .. } = **root;
+            let input = Input::Manifest { log_start, tiered_end, epoch };
             return self.step(node, partition, input);
         }
         Ok(())

@@ -525,7 +525,8 @@ impl World {
         if root.tiered_end > self.replica.visible().hw {
             return Err(format!("S8: tiered up to {} above the high watermark", root.tiered_end));
         }
-        self.replica_step(Input::Manifest { log_start: root.log_start, tiered_end: root.tiered_end })
+        let ManifestRoot { log_start, tiered_end, epoch, .. } = *root;
+        self.replica_step(Input::Manifest { log_start, tiered_end, epoch })
     }
 
     /// Rules K5 and T8: what is not settled is sent again, what moved is read again.

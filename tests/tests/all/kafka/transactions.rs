@@ -1,5 +1,7 @@
-//! Transactions through the Kafka door, spoken raw and by real clients (cases T1, T3, T4, T5, T7, T9): each client floor gets the codes it
+//! Transactions through the Kafka door, spoken raw (cases T1, T3, T4, T5, T7, T9): each client floor gets the codes it
 //! knows.
+
+mod clients;
 
 use super::wire::{Connection, Fetched, Served, bases, fetch, name, produce, text, transactional};
 use kafka_protocol::messages as kafka;
@@ -9,12 +11,6 @@ use millpond_log::{ProducerEpoch, ProducerId};
 use millpond_sdk::{
     Admin, Client, Consumer, ConsumerConfig, IsolationLevel, Offset, OffsetSpec, StartAt, TopicPartition,
 };
-use millpond_tests::brokers::TestBrokers;
-use millpond_tests::tools::{Tool, repository, skip};
-use object_store::memory::InMemory;
-use std::path::Path;
-use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 
 const INVALID_PRODUCER_EPOCH: i16 = 47;
@@ -451,69 +447,4 @@ async fn the_sdk_sees_committed_records_alone_and_moves_past_the_rest() {
         assert_eq!(seen, expected, "{isolation:?}");
     }
     served.broker.stop().await;
-}
-
-/// Runs a program of real clients against these brokers; what it says in the end.
-async fn run(python: &Path, script: &str, bootstrap: &str, more: &[&str]) -> String {
-    let mut command = tokio::process::Command::new(python);
-    command.arg(repository().join("tests/clients").join(script)).args(["--bootstrap", bootstrap]).args(more);
-    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(Duration::from_secs(180), running).await;
-    let output = output.expect("it ends").expect("the tool was found");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-/// librdkafka, by its transactional API.
-async fn librdkafka(test: &str, checks: &[&str]) {
-    let python = match Tool::ClientPython.find() {
-        Ok(python) => python,
-        Err(why) => return skip(test, &why),
-    };
-    let served = Served::start().await;
-    let more: Vec<&str> = checks.iter().flat_map(|check| ["--check", check]).collect();
-    let said = run(&python, "transactions.py", served.broker.kafka(), &more).await;
-    assert_eq!(said, format!("{} checks held", checks.len()));
-    served.broker.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn aiokafka_and_kafka_python_commit_and_abort_and_are_fenced() {
-    let python = match Tool::ClientPython.find() {
-        Ok(python) => python,
-        Err(why) => return skip("aiokafka_and_kafka_python_commit_and_abort_and_are_fenced", &why),
-    };
-    let served = Served::start().await;
-    let said = run(&python, "transactions_python.py", served.broker.kafka(), &[]).await;
-    assert_eq!(said, "aiokafka and kafka-python held");
-    served.broker.stop().await;
-}
-
-/// Over three brokers a transaction's coordinator, its partitions' leaders and its group's coordinator are different ones.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_has_transactions_over_three_brokers() {
-    let python = match Tool::ClientPython.find() {
-        Ok(python) => python,
-        Err(why) => return skip("confluent_kafka_has_transactions_over_three_brokers", &why),
-    };
-    let brokers = TestBrokers::start(3, Arc::new(InMemory::new())).await;
-    let bootstrap: Vec<&str> = (0..3).map(|id| brokers.addresses(id).kafka.as_str()).collect();
-    assert_eq!(run(&python, "transactions.py", &bootstrap.join(","), &[]).await, "4 checks held");
-    brokers.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_shows_what_was_committed_and_nothing_that_was_aborted_or_is_open() {
-    librdkafka("confluent_kafka_shows_what_was_committed_and_nothing_that_was_aborted_or_is_open", &["rounds", "open"])
-        .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_fences_the_older_of_two_producers() {
-    librdkafka("confluent_kafka_fences_the_older_of_two_producers", &["fence"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn confluent_kafka_reads_processes_and_writes_with_offsets_in_the_transaction() {
-    librdkafka("confluent_kafka_reads_processes_and_writes_with_offsets_in_the_transaction", &["pipeline"]).await;
 }
