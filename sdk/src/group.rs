@@ -8,6 +8,7 @@ mod config;
 mod listener;
 mod member;
 mod membership;
+mod rights;
 mod starts;
 mod turns;
 
@@ -259,8 +260,9 @@ impl GroupConsumer {
 
     fn commit_all(&mut self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         self.unconfirmed.clear();
-        let (committer, offsets) = (self.committer.clone(), self.committer.news(self.positions(&self.held)));
-        async move { committer.commit(offsets).await }
+        let (committer, tenure) = (self.committer.clone(), self.committer.tenure());
+        let offsets = committer.news(self.positions(&self.held));
+        async move { committer.commit_of(tenure, offsets).await }
     }
 
     /// Commits these offsets, of assigned partitions. Returns once that is durable.
@@ -373,12 +375,12 @@ impl GroupConsumer {
         }
         auto.next = Instant::now() + auto.interval;
         let stay: BTreeSet<TopicPartition> = self.held.difference(&self.leaving).cloned().collect();
-        let offsets = self.committer.news(self.positions(&stay));
+        let (committer, tenure) = (self.committer.clone(), self.committer.tenure());
+        let offsets = committer.news(self.positions(&stay));
         if offsets.is_empty() {
             return;
         }
-        let committer = self.committer.clone();
-        let commit = tokio::spawn(async move { committer.commit(offsets).await });
+        let commit = tokio::spawn(async move { committer.commit_of(tenure, offsets).await });
         self.auto_commit.as_mut().expect("looked at above").under_way = Some(commit);
     }
 }

@@ -1,11 +1,12 @@
 //! Commits of a group's offsets: as whom, for which partitions, one at a time, and again until it is known what became of them.
 
 use super::membership::wire;
+use super::rights::{Held, Identity, Rights, Tenure};
 use crate::client::answer;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::record::{ConsumerRecord, TopicPartition};
-use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId};
+use millpond_log::{ErrorCode, LeaderEpoch, Offset};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,13 +38,6 @@ impl CommitOffset {
     }
 }
 
-/// Who a member is, as it was told last.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) member: String,
-    pub(super) epoch: i32,
-}
-
 /// Commits offsets of a member's partitions. Cheap to clone; can be used from other tasks.
 ///
 /// One commit is under way at a time, in the order in which they were asked for.
@@ -57,17 +51,8 @@ struct Inner {
     coordinator: Coordinator,
     instance: Option<String>,
     patience: Duration,
-    identity: Mutex<Identity>,
-    held: Mutex<BTreeMap<TopicPartition, Held>>,
+    rights: Mutex<Rights>,
     under_way: tokio::sync::Mutex<()>,
-}
-
-/// A partition that may be committed.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    id: PartitionId,
-    /// What was committed last, as far as is known.
-    committed: Option<Offset>,
 }
 
 /// What became of one attempt.
@@ -82,8 +67,8 @@ enum Attempt {
 
 impl Committer {
     pub(super) fn new(coordinator: Coordinator, instance: Option<String>, patience: Duration) -> Committer {
-        let (identity, held, under_way) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
-        Committer { inner: Arc::new(Inner { coordinator, instance, patience, identity, held, under_way }) }
+        let (rights, under_way) = (Mutex::default(), tokio::sync::Mutex::default());
+        Committer { inner: Arc::new(Inner { coordinator, instance, patience, rights, under_way }) }
     }
 
     /// Commits offsets of partitions that the member holds. Returns once that is durable.
@@ -95,7 +80,15 @@ impl Committer {
     /// The first partition's that failed; others may have been committed. `StaleMemberEpoch`, `UnknownMemberId`, `FencedInstanceId`: the
     /// partitions are lost, and what was processed of them since the last commit will be processed again, elsewhere.
     pub async fn commit(&self, offsets: impl IntoIterator<Item = (TopicPartition, CommitOffset)>) -> Result<(), Error> {
-        let mut left: BTreeMap<TopicPartition, CommitOffset> = offsets.into_iter().collect();
+        self.commit_of(self.tenure(), offsets.into_iter().collect()).await
+    }
+
+    /// The same, for offsets that were taken down in this membership.
+    pub(super) async fn commit_of(
+        &self,
+        tenure: Tenure,
+        mut left: BTreeMap<TopicPartition, CommitOffset>,
+    ) -> Result<(), Error> {
         if left.is_empty() {
             return Ok(());
         }
@@ -103,12 +96,17 @@ impl Committer {
         let _under_way = self.inner.under_way.lock().await;
         let (mut failures, mut first) = (0, None);
         loop {
-            let identity = self.identity().clone();
+            // A partition that came back was another member's meanwhile: what is committed of it now could take it back.
+            if self.tenure() != tenure {
+                let message = "all partitions were lost meanwhile; what was not committed is processed again";
+                return Err(first.unwrap_or_else(|| Error::new(ErrorCode::StaleMemberEpoch, message)));
+            }
+            let identity = self.identity();
             let (again, error) = match self.attempt(&identity, &left, deadline).await {
                 Ok(Attempt::Done) => return first.map_or(Ok(()), Err),
                 Ok(Attempt::Failed { again, error }) => (again, error),
                 // The member was told of another epoch meanwhile, and may still hold what it commits.
-                Err(error) if error.code == Some(ErrorCode::StaleMemberEpoch) && *self.identity() != identity => {
+                Err(error) if error.code == Some(ErrorCode::StaleMemberEpoch) && self.identity() != identity => {
                     continue;
                 }
                 Err(error) => return Err(first.unwrap_or(error)),
@@ -144,7 +142,7 @@ impl Committer {
         };
         let (mut asked, mut refused) = (Vec::new(), None);
         for (partition, offset) in offsets {
-            let Some(Held { id, .. }) = self.held().get(partition).copied() else {
+            let Some(Held { id, .. }) = self.rights().held(partition) else {
                 let message = format!("{partition} is not this member's any more; nothing of it was committed");
                 refused = Some(Error::new(ErrorCode::StaleMemberEpoch, message));
                 continue;
@@ -172,10 +170,7 @@ impl Committer {
         let mut again = Vec::new();
         for ((partition, id, offset), outcome) in asked.into_iter().zip(outcomes) {
             if outcome.error.is_empty() {
-                let mut held = self.held();
-                if let Some(held) = held.get_mut(partition).filter(|held| held.id == id) {
-                    held.committed = Some(offset.offset);
-                }
+                self.rights().committed(partition, id, offset.offset);
                 continue;
             }
             let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
@@ -195,30 +190,40 @@ impl Committer {
         &self,
         mut positions: BTreeMap<TopicPartition, CommitOffset>,
     ) -> BTreeMap<TopicPartition, CommitOffset> {
-        let held = self.held();
+        let rights = self.rights();
         positions.retain(|partition, position| {
-            held.get(partition).is_some_and(|held| held.committed != Some(position.offset))
+            rights.held(partition).is_some_and(|held| held.committed != Some(position.offset))
         });
         positions
     }
 
-    pub(super) fn hold(&self, partition: TopicPartition, id: PartitionId, committed: Option<Offset>) {
-        self.held().insert(partition, Held { id, committed });
+    pub(super) fn hold(&self, partition: TopicPartition, held: Held, of: Tenure) {
+        self.rights().hold(partition, held, of);
     }
 
     pub(super) fn let_go(&self, partition: &TopicPartition) {
-        self.held().remove(partition);
+        self.rights().let_go(partition);
     }
 
     pub(super) fn identify(&self, member: &str, epoch: i32) {
-        *self.identity() = Identity { member: member.to_owned(), epoch };
+        self.rights().identify(member, epoch);
     }
 
-    pub(super) fn identity(&self) -> MutexGuard<'_, Identity> {
-        self.inner.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All partitions are gone; `next` is who it will be.
+    pub(super) fn lose(&self, next: &str) {
+        self.rights().lose(next);
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<TopicPartition, Held>> {
-        self.inner.held.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The membership that partitions are assigned to now.
+    pub(super) fn tenure(&self) -> Tenure {
+        self.rights().tenure()
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.rights().identity().clone()
+    }
+
+    fn rights(&self) -> MutexGuard<'_, Rights> {
+        self.inner.rights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,6 +6,7 @@ use super::GroupsChannel;
 use super::commit::Committer;
 use super::config::{GroupConfig, Subscription};
 use super::membership::{Membership, Refused, Said, member_id};
+use super::rights::Tenure;
 use super::starts::{Asker, Start, Starts};
 use crate::client::{Client, answer};
 use crate::coordinator::Coordinator;
@@ -40,7 +41,7 @@ const LAST_BEAT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) enum Order {
     /// Partitions come.
-    Assign(Vec<Start>),
+    Assign { starts: Vec<Start>, of: Tenure },
     /// Partitions go, once the application is done with them. Nobody waits any more if `done` is closed.
     Revoke { partitions: Vec<TopicPartition>, until: Instant, done: oneshot::Sender<()> },
     /// All partitions are gone.
@@ -294,7 +295,8 @@ impl Member {
                     // Owned from now on: the consumer reads them as soon as it hears of it.
                     self.membership.take(found.iter().map(|start| start.id));
                     self.names.extend(found.iter().map(|start| (start.id, start.partition.clone())));
-                    self.order(Order::Assign(found));
+                    let of = self.parts.committer.tenure();
+                    self.order(Order::Assign { starts: found, of });
                 }
             }
         }
@@ -352,7 +354,8 @@ impl Member {
         (self.beat, self.work, self.session) = (None, None, None);
         self.names.clear();
         self.membership.lose();
-        self.parts.committer.identify(self.membership.member(), 0);
+        // At once: the application may commit before it hears of it, and this member may have joined again by then.
+        self.parts.committer.lose(self.membership.member());
         self.order(Order::Lose);
     }
 

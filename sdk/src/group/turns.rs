@@ -5,6 +5,7 @@ use super::GroupConsumer;
 use super::commit::CommitOffset;
 use super::listener::{Assigned, Revoked};
 use super::member::Order;
+use super::rights::Held;
 use super::starts::Start;
 use crate::error::Error;
 use crate::record::TopicPartition;
@@ -46,7 +47,7 @@ impl GroupConsumer {
     /// What cannot wait: nothing is handed out any more of what is to be given up, or is lost.
     fn receive(&mut self, order: Order) {
         match &order {
-            Order::Assign(_) | Order::End(_) => {}
+            Order::Assign { .. } | Order::End(_) => {}
             Order::Revoke { partitions, .. } => {
                 for partition in partitions {
                     // One that has not come yet cannot be held.
@@ -70,12 +71,13 @@ impl GroupConsumer {
 
     fn begin(&mut self, order: Order) {
         match order {
-            Order::Assign(starts) => {
+            Order::Assign { starts, of } => {
                 let at = |start: &Start| (start.partition.clone(), start.at.clone().ok());
                 let mut assigned = Assigned { starts: starts.iter().map(at).collect() };
                 for start in &starts {
                     self.held.insert(start.partition.clone());
-                    self.committer.hold(start.partition.clone(), start.id, start.committed);
+                    let held = Held { id: start.id, committed: start.committed };
+                    self.committer.hold(start.partition.clone(), held, of);
                 }
                 let listener = Arc::clone(&self.listener);
                 let turn = async move {
@@ -134,14 +136,14 @@ impl GroupConsumer {
     ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         let held = partitions.iter().cloned().collect();
         let positions = self.positions(&held);
-        let committer = self.committer.clone();
+        let (committer, tenure) = (self.committer.clone(), self.committer.tenure());
         let revoked = Revoked { partitions, positions: positions.clone(), committer: committer.clone() };
         let (listener, commits) = (Arc::clone(&self.listener), self.auto_commit.is_some());
         async move {
             if !revoked.partitions.is_empty() {
                 listener.lock().await.revoked(&revoked).await;
             }
-            if commits { committer.commit(committer.news(positions)).await } else { Ok(()) }
+            if commits { committer.commit_of(tenure, committer.news(positions)).await } else { Ok(()) }
         }
     }
 

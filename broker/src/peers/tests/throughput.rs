@@ -86,6 +86,10 @@ impl Replication for Shared {
         Err(Status::unavailable("a sink"))
     }
 
+    async fn ends(&self, _: Request<proto::EndsRequest>) -> Result<Response<proto::EndsResponse>, Status> {
+        Err(Status::unavailable("a sink"))
+    }
+
     async fn mark(&self, _: Request<proto::MarkRequest>) -> Result<Response<proto::MarkResponse>, Status> {
         Err(Status::unavailable("a sink"))
     }

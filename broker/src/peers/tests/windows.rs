@@ -43,6 +43,10 @@ impl Replication for Deaf {
         Err(Status::unavailable("deaf"))
     }
 
+    async fn ends(&self, _: Request<proto::EndsRequest>) -> Result<Response<proto::EndsResponse>, Status> {
+        Err(Status::unavailable("deaf"))
+    }
+
     async fn mark(&self, _: Request<proto::MarkRequest>) -> Result<Response<proto::MarkResponse>, Status> {
         Err(Status::unavailable("deaf"))
     }

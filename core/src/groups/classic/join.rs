@@ -175,10 +175,13 @@ impl ClassicGroup {
     /// Begins a join phase: all members have to come again.
     pub(super) fn rebalance(&mut self, cx: &mut Scope<'_>) {
         if matches!(self.state, State::Completing) {
-            for member in self.members.values_mut() {
+            for id in self.members.keys().cloned().collect::<Vec<Arc<str>>>() {
+                let member = self.members.get_mut(&id).expect("it is a member");
                 member.record.assignment.clear();
                 if let Some(token) = member.syncing.take() {
                     cx.answer(token, Answer::Sync(Err(ErrorCode::RebalanceInProgress)));
+                    // Its session may have ended while it waited; it has one again, so that nobody waits for a dead member.
+                    self.touch(cx, &id);
                 }
             }
         }

@@ -108,6 +108,30 @@ fn a_rebalance_waits_for_all_and_tells_them() {
     assert_eq!(world.synced(sync), Err(ErrorCode::IllegalGeneration));
 }
 
+/// A member that dies while it waits for its assignment is found dead by its session, not only by the end of the next join.
+#[test]
+fn a_member_that_died_while_it_waited_in_sync_is_not_waited_for_in_the_next_join() {
+    let mut world = World::new(&[("t", 2)]);
+    world.send(Request::Join(joins("", "a")));
+    world.send(Request::Join(joins("", "b")));
+    world.pass(9_000);
+    let waits = world.sync(who("b", 1), BTreeMap::new());
+    let session_ms = u64::from(joins("", "").session_timeout_ms);
+    assert!(session_ms * 3 < u64::from(joins("", "").rebalance_timeout_ms) * 2, "the join would end by itself");
+    for _ in 0..2 {
+        world.pass(session_ms * 2 / 3);
+        assert_eq!(world.lives(who("a", 1)), Ok(()));
+    }
+    assert_eq!(world.answer(waits), None, "who waits for an answer cannot heartbeat");
+    let c = world.send(Request::Join(joins("", "c")));
+    assert_eq!(world.synced(waits), Err(ErrorCode::RebalanceInProgress));
+    let a = world.send(Request::Join(joins("a", "")));
+    assert_eq!((world.answer(a), world.answer(c)), (None, None), "b may be alive");
+    world.pass(session_ms);
+    assert_eq!(world.joined(a).expect("b is dead").generation, 2);
+    assert_eq!(world.joined(c).expect("b is dead").generation, 2);
+}
+
 /// Whoever leaves in the middle of a join is not waited for.
 #[test]
 fn a_join_goes_on_at_once_when_the_missing_member_leaves() {
