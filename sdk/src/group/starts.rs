@@ -1,8 +1,9 @@
 //! Where assigned partitions begin: their topics' names, what the group committed, or what its settings say.
 
 use super::GroupsChannel;
-use super::commit::{CommitOffset, Identity};
+use super::commit::CommitOffset;
 use super::membership::{read, wire};
+use super::rights::Identity;
 use crate::admin::{OffsetSpec, find_offset};
 use crate::client::{Client, answer};
 use crate::consumer::OffsetReset;
