@@ -350,7 +350,7 @@ impl Client {
     }
 
     /// How long to pause after an error; `None` if it is final or the deadline would pass.
-    fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
+    pub(crate) fn pause(&self, error: &Error, failures: u32, deadline: Instant) -> Option<Duration> {
         let backoff = self.inner.config.retry_backoff.pause(failures, rand::random());
         let pause = error.retry_after.map_or(backoff, |asked| asked.max(backoff));
         (error.retriable && Instant::now() + pause < deadline).then_some(pause)
@@ -387,7 +387,7 @@ impl Client {
         image.learn(names, told, Instant::now())
     }
 
-    fn unary_channel(&self, address: &str) -> Result<Channel, Error> {
+    pub(crate) fn unary_channel(&self, address: &str) -> Result<Channel, Error> {
         let mut channels = self.inner.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = channels.get(address) {
             return Ok(channel.clone());

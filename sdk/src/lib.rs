@@ -29,6 +29,7 @@ mod leader;
 mod metadata;
 mod producer;
 mod record;
+mod transactional;
 
 pub use admin::{Admin, NewTopic, OffsetSpec};
 pub use backoff::Backoff;
@@ -46,3 +47,4 @@ pub use millpond_log::codec::Codec;
 pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 pub use producer::{Acks, Delivery, Producer, ProducerConfig, murmur2};
 pub use record::{ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};
+pub use transactional::{OffsetsOf, TransactionalConfig, TransactionalProducer};

@@ -37,3 +37,4 @@ mod shards;
 mod tidy;
 mod tls;
 mod traces;
+mod transactions;
