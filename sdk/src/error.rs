@@ -75,6 +75,21 @@ impl Error {
         self
     }
 
+    /// Whether this producer can do nothing more: another instance took over its transactional id, or nothing is known of it any
+    /// more. Make a new one; anything else that fails inside a transaction is answered by aborting it.
+    #[must_use]
+    pub fn needs_new_producer(&self) -> bool {
+        matches!(
+            self.code,
+            Some(
+                ErrorCode::ProducerFenced
+                    | ErrorCode::InvalidProducerEpoch
+                    | ErrorCode::InvalidProducerIdMapping
+                    | ErrorCode::TransactionalIdNotFound
+            )
+        )
+    }
+
     /// Whether the connection failed, not the call.
     pub(crate) fn is_connection(&self) -> bool {
         self.code.is_none()

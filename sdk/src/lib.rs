@@ -34,6 +34,7 @@ mod metadata;
 mod producer;
 mod record;
 pub mod retries;
+mod transactional;
 mod worker;
 
 pub use admin::{Admin, NewTopic, OffsetSpec};
@@ -57,4 +58,5 @@ pub use millpond_log::codec::Codec;
 pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 pub use producer::{Acks, Delivery, Producer, ProducerConfig, murmur2};
 pub use record::{ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};
+pub use transactional::{OffsetsOf, TransactionalConfig, TransactionalProducer};
 pub use worker::{Worker, WorkerConfig, WorkerError};

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::record::{ProducerRecord, RecordMetadata};
 use accumulator::{Accumulator, Append, Choice};
 use batch::Pending;
+pub(crate) use lane::Identity;
 use millpond_log::ErrorCode;
 use sender::Sender;
 use std::future::Future;
@@ -79,14 +80,38 @@ impl Producer {
     /// # Errors
     /// `InvalidConfig` when the settings contradict each other.
     pub fn new(client: &Client, config: ProducerConfig) -> Result<Producer, Error> {
+        Producer::with_transaction(client, config, None)
+    }
+
+    /// A producer of one transaction: what it cannot write makes it give up everything.
+    pub(crate) fn of_transaction(
+        client: &Client,
+        config: ProducerConfig,
+        id: Arc<str>,
+        identity: Identity,
+    ) -> Result<Producer, Error> {
+        Producer::with_transaction(client, config, Some((id, identity)))
+    }
+
+    fn with_transaction(
+        client: &Client,
+        config: ProducerConfig,
+        transaction: Option<(Arc<str>, Identity)>,
+    ) -> Result<Producer, Error> {
         config.validate()?;
+        let transactional = transaction.is_some();
         let shared = Arc::new(Shared {
-            accumulator: Mutex::new(Accumulator::new(config.batch_bytes, config.linger, config.compression)),
+            accumulator: Mutex::new(Accumulator::new(
+                config.batch_bytes,
+                config.linger,
+                config.compression,
+                transactional,
+            )),
             memory: Arc::new(Semaphore::new(config.buffer_memory)),
             news: Notify::new(),
             life: Mutex::new(Life::Open),
         });
-        let sender = tokio::spawn(Sender::new(client.clone(), Arc::clone(&shared), config.clone()).run());
+        let sender = tokio::spawn(Sender::new(client.clone(), Arc::clone(&shared), config.clone(), transaction).run());
         let handle = Handle { client: client.clone(), config, shared, sender: Mutex::new(Some(sender)) };
         Ok(Producer { handle: Arc::new(handle) })
     }
@@ -127,12 +152,21 @@ impl Producer {
     ///
     /// Each record's own fate is told by its `Delivery`. Cancel safe.
     pub async fn flush(&self) {
+        // Who wants to know what failed asks for it.
+        let _ = self.settle().await;
+    }
+
+    /// The same; tells what was given up, of all that was taken since the last call.
+    pub(crate) async fn settle(&self) -> Result<(), Error> {
         let generations = self.handle.shared.accumulator().flush();
         self.handle.shared.news.notify_one();
+        let mut settled = Ok(());
         for mut generation in generations {
-            // Nothing is ever sent on it: it is closed when the last batch of the generation is answered.
+            // It is closed when the last batch of the generation is answered, and holds what failed by then.
             while generation.changed().await.is_ok() {}
+            settled = settled.and(generation.borrow().clone().map_or(Ok(()), Err));
         }
+        self.refuse_if_closed().and(settled)
     }
 
     /// Takes no more records, waits until those taken are written or given up, and ends the producer's task.
@@ -151,7 +185,15 @@ impl Producer {
         self.handle.shared.close(Life::Abandoned(error));
     }
 
+    /// Why everything was given up, if it was.
+    pub(crate) fn abandoned(&self) -> Option<Error> {
+        self.handle.shared.abandoned()
+    }
+
     fn refuse_if_closed(&self) -> Result<(), Error> {
+        if let Some(error) = self.abandoned() {
+            return Err(error);
+        }
         if self.handle.shared.is_closed() {
             return Err(Error::new(ErrorCode::InvalidRequest, "the producer is closed"));
         }

@@ -2,6 +2,7 @@
 
 use super::batch::{Pending, RecordBatch};
 use super::partitioner::next_sticky;
+use crate::error::Error;
 use crate::record::{ProducerRecord, TopicPartition};
 use millpond_log::TimestampMs;
 use millpond_log::batch::{BatchBuilder, NewRecord};
@@ -17,12 +18,13 @@ pub(super) struct Accumulator {
     batch_bytes: usize,
     linger: Duration,
     codec: Codec,
+    transactional: bool,
     topics: HashMap<Arc<str>, Topic>,
     full: Vec<RecordBatch>,
     /// Held by every batch begun since the last flush; closed when all of them are answered.
-    generation: Arc<watch::Sender<()>>,
+    generation: Arc<watch::Sender<Option<Error>>>,
     /// Generations of batches that may not be answered yet.
-    unanswered: Vec<watch::Receiver<()>>,
+    unanswered: Vec<watch::Receiver<Option<Error>>>,
 }
 
 #[derive(Default)]
@@ -58,12 +60,14 @@ pub(super) struct Append {
 }
 
 impl Accumulator {
-    pub(super) fn new(batch_bytes: usize, linger: Duration, codec: Codec) -> Accumulator {
-        let (generation, first) = watch::channel(());
+    /// Gathers batches; those of a transaction are marked as such.
+    pub(super) fn new(batch_bytes: usize, linger: Duration, codec: Codec, transactional: bool) -> Accumulator {
+        let (generation, first) = watch::channel(None);
         Accumulator {
             batch_bytes,
             linger,
             codec,
+            transactional,
             topics: HashMap::new(),
             full: Vec::new(),
             generation: Arc::new(generation),
@@ -87,6 +91,7 @@ impl Accumulator {
             news = true;
             let partition = TopicPartition { topic: Arc::clone(&record.topic), partition };
             let builder = BatchBuilder::new(self.codec);
+            let builder = if self.transactional { builder.transactional() } else { builder };
             Open { batch: RecordBatch::new(partition, builder, now, Arc::clone(&self.generation)), flushed: false }
         });
         let fields = NewRecord {
@@ -110,13 +115,17 @@ impl Accumulator {
         }
     }
 
-    /// Ends the linger of every batch. Each channel returned is closed when a part of all that was appended so far is answered.
-    pub(super) fn flush(&mut self) -> Vec<watch::Receiver<()>> {
+    /// Ends the linger of every batch. Each channel returned is closed when a part of all that was appended so far is answered; it
+    /// holds what failed of it.
+    pub(super) fn flush(&mut self) -> Vec<watch::Receiver<Option<Error>>> {
         self.hurry();
-        let (generation, next) = watch::channel(());
+        let (generation, next) = watch::channel(None);
         self.generation = Arc::new(generation);
-        self.unanswered.retain(|generation| generation.has_changed().is_ok());
-        let before = self.unanswered.clone();
+        let is_open = |generation: &watch::Receiver<Option<Error>>| generation.has_changed().is_ok();
+        // What has failed is told once.
+        let told = |generation: &&watch::Receiver<Option<Error>>| is_open(generation) || generation.borrow().is_some();
+        let before = self.unanswered.iter().filter(told).cloned().collect();
+        self.unanswered.retain(is_open);
         self.unanswered.push(next);
         before
     }
@@ -218,7 +227,7 @@ mod tests {
 
     impl Bench {
         fn new(batch_bytes: usize) -> Bench {
-            let accumulator = Accumulator::new(batch_bytes, LINGER, Codec::None);
+            let accumulator = Accumulator::new(batch_bytes, LINGER, Codec::None, false);
             Bench { accumulator, memory: Arc::new(Semaphore::new(1 << 20)), start: Instant::now() }
         }
 

@@ -22,7 +22,8 @@ pub(super) struct RecordBatch {
     pending: Vec<Pending>,
     memory: Option<OwnedSemaphorePermit>,
     created: Instant,
-    generation: Arc<watch::Sender<()>>,
+    /// Ends with the last batch of it; holds the first failure.
+    generation: Arc<watch::Sender<Option<Error>>>,
 }
 
 /// The records: while they are gathered, and once they are encoded.
@@ -45,7 +46,7 @@ impl RecordBatch {
         partition: TopicPartition,
         builder: BatchBuilder,
         created: Instant,
-        generation: Arc<watch::Sender<()>>,
+        generation: Arc<watch::Sender<Option<Error>>>,
     ) -> RecordBatch {
         let content = Content::Open(builder);
         RecordBatch { partition, content, pending: Vec::new(), memory: None, created, generation }
@@ -141,6 +142,8 @@ impl RecordBatch {
     /// Tells everyone who waits why the batch was not written, or may not have been.
     pub(super) fn fail(self, error: &Error) {
         let error = error.clone().at(&self.partition);
+        // First: whoever waits for the generation asks what failed in it.
+        self.generation.send_if_modified(|failed| failed.is_none() && failed.replace(error.clone()).is_none());
         for pending in self.pending {
             let _ = pending.reply.send(Err(error.clone()));
         }
@@ -163,6 +166,9 @@ fn decoded(batch: &Batch) -> Vec<Record> {
 fn encode_records(batch: &Batch, records: &[Record], stamp: Option<ProducerStamp>) -> Batch {
     let codec = batch.codec().expect("we encoded the batch ourselves");
     let mut builder = stamped(BatchBuilder::new(codec), stamp);
+    if batch.is_transactional() {
+        builder = builder.transactional();
+    }
     for record in records {
         builder.push(NewRecord {
             timestamp: record.timestamp,

@@ -37,15 +37,17 @@ pub(super) struct RequestId(pub(super) u64);
 
 /// Who writes, in this partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) id: ProducerId,
-    pub(super) epoch: ProducerEpoch,
+pub(crate) struct Identity {
+    pub(crate) id: ProducerId,
+    pub(crate) epoch: ProducerEpoch,
 }
 
 /// How all lanes of a producer behave.
 #[derive(Clone, Debug)]
 pub(super) struct LaneConfig {
     pub(super) idempotent: bool,
+    /// Batches are of one transaction: its epoch is its coordinator's to raise, and what is given up takes the whole of it along.
+    pub(super) transactional: bool,
     pub(super) max_in_flight: usize,
     pub(super) delivery_timeout: Duration,
     pub(super) answer_timeout: Duration,
@@ -71,6 +73,8 @@ pub(super) struct Lane {
     /// Over which connection, and when, a batch of this identity was last written. A broker that does not know a producer takes it at
     /// any sequence, so that it would not see what is missing: the first batch goes alone, until it is known to know.
     known: Option<(LinkId, Instant)>,
+    /// Why the transaction cannot be committed any more.
+    doom: Option<Error>,
 }
 
 struct Entry {
@@ -146,6 +150,14 @@ impl Lane {
         // With a gap, new numbers begin only when all that was sent is settled: then the first entry is a fresh one.
         let gap_is_next = self.gap && self.entries[next].stamp.is_none();
         if gap_is_next && next > 0 {
+            return Need::Nothing;
+        }
+        if config.transactional && (head_is_void || gap_is_next) {
+            self.doom.get_or_insert_with(|| {
+                let trouble = self.trouble.clone();
+                trouble
+                    .unwrap_or_else(|| Error::new(ErrorCode::OutOfOrderSequenceNumber, "a batch before was given up"))
+            });
             return Need::Nothing;
         }
         if head_is_void || gap_is_next {
@@ -276,6 +288,7 @@ impl Lane {
     fn refused_for_order(&mut self, index: usize, error: &Error) {
         self.entries[index].state = if index > 0 { State::Again } else { State::Renumber };
         if index == 0 && error.code == Some(ErrorCode::InvalidProducerEpoch) {
+            self.trouble = Some(error.clone());
             // Someone writes with a higher epoch of this id: only a new id is ours alone.
             self.spent = self.identity.take().map(|identity| identity.id);
         }
@@ -338,6 +351,11 @@ impl Lane {
         }
     }
 
+    /// Why the transaction that the batches are of cannot be committed any more, if that is so.
+    pub(super) fn doom(&self) -> Option<&Error> {
+        self.doom.as_ref()
+    }
+
     /// Gives up everything.
     pub(super) fn abandon(&mut self, error: &Error) {
         while let Some(entry) = self.entries.pop_front() {
@@ -379,6 +397,7 @@ impl Lane {
     fn give_up(&mut self, index: usize, error: &Error) {
         let entry = self.entries.remove(index).expect("found above");
         self.gap |= entry.stamp.is_some();
+        self.doom.get_or_insert_with(|| error.clone());
         entry.batch.fail(&Error { maybe_done: error.maybe_done || entry.in_doubt, ..error.clone() });
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Sender {
     carried: HashMap<RequestId, (LinkId, TopicPartition)>,
     links: BTreeMap<String, Link>,
     identity: Option<Identity>,
+    /// The transactional id whose transaction all batches are of.
+    transactional_id: Option<Arc<str>>,
     requests: u64,
     links_made: u64,
     events: UnboundedReceiver<LinkEvent>,
@@ -65,16 +67,23 @@ enum Done {
 }
 
 impl Sender {
-    pub(super) fn new(client: Client, shared: Arc<Shared>, config: ProducerConfig) -> Sender {
+    pub(super) fn new(
+        client: Client,
+        shared: Arc<Shared>,
+        config: ProducerConfig,
+        transaction: Option<(Arc<str>, Identity)>,
+    ) -> Sender {
         let (events_in, events) = mpsc::unbounded_channel();
         let lane_config = LaneConfig {
             idempotent: config.idempotent(),
+            transactional: transaction.is_some(),
             max_in_flight: config.max_in_flight,
             delivery_timeout: config.delivery_timeout,
             // The broker answers within the request's timeout; a quarter more is for the way.
             answer_timeout: config.request_timeout + config.request_timeout / 4,
             backoff: config.retry_backoff,
         };
+        let (transactional_id, identity) = transaction.unzip();
         Sender {
             client,
             shared,
@@ -83,7 +92,8 @@ impl Sender {
             lanes: HashMap::new(),
             carried: HashMap::new(),
             links: BTreeMap::new(),
-            identity: None,
+            identity,
+            transactional_id,
             requests: 0,
             links_made: 0,
             events,
@@ -158,6 +168,9 @@ impl Sender {
                 }
             }
         }
+        if let Some(doom) = self.lanes.values().find_map(Lane::doom).filter(|_| self.transactional_id.is_some()) {
+            self.shared.close(Life::Abandoned(doom.clone()));
+        }
         if let Some(error) = self.shared.abandoned() {
             self.lanes.values_mut().for_each(|lane| lane.abandon(&error));
         }
@@ -170,6 +183,9 @@ impl Sender {
         for partition in partitions {
             let mut lane = self.lanes.remove(&partition).expect("a key of the map");
             while self.advance(&partition, &mut lane, now) {}
+            if let Some(doom) = lane.doom().filter(|_| self.transactional_id.is_some()) {
+                self.shared.close(Life::Abandoned(doom.clone()));
+            }
             self.lanes.insert(partition, lane);
         }
     }
@@ -227,7 +243,7 @@ impl Sender {
             acks: acks.into(),
             timeout_ms: u32::try_from(self.config.request_timeout.as_millis()).unwrap_or(u32::MAX),
             records: Some(vec![batch].into()),
-            ..Default::default()
+            transactional_id: self.transactional_id.as_deref().unwrap_or_default().to_owned(),
         }
     }
 

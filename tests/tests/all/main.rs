@@ -40,3 +40,4 @@ mod shards;
 mod tidy;
 mod tls;
 mod traces;
+mod transactions;

@@ -34,6 +34,7 @@ impl Bench {
     fn new() -> Bench {
         let config = LaneConfig {
             idempotent: true,
+            transactional: false,
             max_in_flight: 5,
             delivery_timeout: Duration::from_secs(120),
             answer_timeout: Duration::from_secs(35),
@@ -54,7 +55,7 @@ impl Bench {
 
     /// Adds a batch of `count` records, values `count` letters long.
     fn push(&mut self, count: u32) {
-        let (generation, _) = watch::channel(());
+        let (generation, _) = watch::channel(None);
         let partition = TopicPartition::new("t", 0);
         let builder = BatchBuilder::new(Codec::None);
         let mut batch = RecordBatch::new(partition, builder, self.now, Arc::new(generation));

@@ -1,0 +1,329 @@
+//! A producer of transactions: records of several partitions, and offsets of groups, that become visible whole or not at all.
+//!
+//! It holds one transaction at a time and checks what may follow what; the outcome is the coordinator's to decide.
+
+use crate::admin::Admin;
+use crate::client::{Client, Repeat, answer};
+use crate::error::Error;
+use crate::producer::{Delivery, Identity, Producer, ProducerConfig};
+use crate::record::{ProducerRecord, TopicPartition};
+use millpond_log::{ErrorCode, Offset, ProducerEpoch, ProducerId, TopicId};
+use millpond_proto::v1;
+use millpond_proto::v1::groups_client::GroupsClient;
+use millpond_proto::v1::transactions_client::TransactionsClient;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::Channel;
+
+/// How a producer of transactions behaves.
+#[derive(Clone, Debug)]
+pub struct TransactionalConfig {
+    /// Names the producer over its restarts: a new one of the same id fences the one before. `transactional.id`.
+    pub transactional_id: String,
+    /// How long a transaction may be open before the cluster aborts it. At most 15 minutes. `transaction.timeout.ms`.
+    pub timeout: Duration,
+    /// How its records are written. Idempotent, with `Acks::All`.
+    pub producer: ProducerConfig,
+}
+
+impl TransactionalConfig {
+    /// The defaults, for this id.
+    #[must_use]
+    pub fn new(transactional_id: &str) -> TransactionalConfig {
+        let transactional_id = transactional_id.to_owned();
+        TransactionalConfig { transactional_id, timeout: Duration::from_secs(60), producer: ProducerConfig::default() }
+    }
+}
+
+/// Who commits offsets inside a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetsOf {
+    /// The group.
+    pub group: String,
+    /// The member that has read, and its epoch; none for a consumer that is no member.
+    pub member: Option<(String, i32)>,
+}
+
+/// Writes records in transactions.
+///
+/// Each call says in its error whether it may be made again (`retriable`). Any other failure inside a transaction is answered by
+/// `abort`, and one that `needs_new_producer` by making another producer.
+#[derive(Debug)]
+pub struct TransactionalProducer {
+    client: Client,
+    config: TransactionalConfig,
+    id: Arc<str>,
+    identity: Identity,
+    state: State,
+    topics: BTreeMap<String, TopicId>,
+}
+
+/// What may be called.
+#[derive(Debug)]
+enum State {
+    /// `begin`.
+    Ready,
+    /// Everything but `begin`.
+    Open {
+        producer: Producer,
+        /// Whether anything may belong to it yet.
+        begun: bool,
+        /// Why it can only be aborted.
+        failed: Option<Error>,
+    },
+    /// The same end again: it is not known whether it was heard.
+    Ending { commit: bool },
+    /// Nothing.
+    Over(Error),
+}
+
+impl TransactionalProducer {
+    /// Becomes the producer of its transactional id. Whoever was is fenced, and its transaction is aborted: this waits for that. Must be
+    /// called inside a Tokio runtime.
+    ///
+    /// # Errors
+    /// `InvalidConfig` when the settings contradict each other; `InvalidTransactionTimeout`.
+    pub async fn new(client: &Client, config: TransactionalConfig) -> Result<TransactionalProducer, Error> {
+        if config.producer.acks != crate::Acks::All || config.producer.idempotence == Some(false) {
+            let message = "transactions need acks=all and idempotence; leave both at their defaults";
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+        let request = v1::InitTransactionsRequest {
+            transactional_id: config.transactional_id.clone(),
+            timeout_ms: u32::try_from(config.timeout.as_millis()).unwrap_or(u32::MAX),
+            expected: None,
+        };
+        let id: Arc<str> = config.transactional_id.as_str().into();
+        let told = at_coordinator(client, &id, |channel| {
+            let request = request.clone();
+            async move { answer(TransactionsClient::new(channel).init_transactions(request).await) }
+        });
+        let identity = identity(told.await?.producer)?;
+        let (client, topics) = (client.clone(), BTreeMap::new());
+        Ok(TransactionalProducer { client, config, id, identity, state: State::Ready, topics })
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// `InvalidTxnState`: one is open, or its end is not known.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        match &self.state {
+            State::Ready => {
+                let (config, id) = (self.config.producer.clone(), Arc::clone(&self.id));
+                let producer = Producer::of_transaction(&self.client, config, id, self.identity)?;
+                self.state = State::Open { producer, begun: false, failed: None };
+                Ok(())
+            }
+            State::Open { .. } => Err(state("a transaction is open; commit or abort it first")),
+            State::Ending { .. } => {
+                Err(state("the last transaction is not known to have ended; call the same end again"))
+            }
+            State::Over(error) => Err(error.clone()),
+        }
+    }
+
+    /// Takes a record into the transaction, and returns the future of its delivery. `commit` waits for all of them.
+    ///
+    /// # Errors
+    /// As `Producer::send`. What was taken and cannot be written is told by the delivery, and by `commit`.
+    pub async fn send(&mut self, record: ProducerRecord) -> Result<Delivery, Error> {
+        let (producer, begun, failed) = self.open()?;
+        let delivery = producer.send(record).await.inspect_err(|error| *failed = Some(error.clone()))?;
+        *begun = true;
+        Ok(delivery)
+    }
+
+    /// Lets offsets of a group be part of the transaction: of each partition the offset to read next.
+    ///
+    /// # Errors
+    /// What the coordinators say; then the transaction can only be aborted, unless the error is `retriable`.
+    pub async fn send_offsets(&mut self, of: &OffsetsOf, offsets: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+        self.open()?;
+        let committed = self.commit_offsets(of, offsets).await;
+        let (_, begun, failed) = self.open()?;
+        *begun = true;
+        committed.inspect_err(|error| {
+            if !error.retriable {
+                *failed = Some(error.clone());
+            }
+        })
+    }
+
+    /// Commits the transaction: waits until all its records are written, and has it decided. Once this returns, readers of committed
+    /// records will see all of it.
+    ///
+    /// # Errors
+    /// Nothing of it was committed, and `abort` is due, unless the error is `retriable`: then call `commit` again. After
+    /// `needs_new_producer` make a new producer.
+    pub async fn commit(&mut self) -> Result<(), Error> {
+        self.end(true).await
+    }
+
+    /// Aborts the transaction: nothing of it will be seen by readers of committed records.
+    ///
+    /// # Errors
+    /// `retriable`: call `abort` again. After `needs_new_producer` the transaction is aborted all the same.
+    pub async fn abort(&mut self) -> Result<(), Error> {
+        self.end(false).await
+    }
+
+    fn open(&mut self) -> Result<(&Producer, &mut bool, &mut Option<Error>), Error> {
+        match &mut self.state {
+            State::Open { failed: Some(error), .. } => Err(error.clone().given_up()),
+            State::Open { producer, begun, failed } => Ok((producer, begun, failed)),
+            State::Ready => Err(state("no transaction is open; begin one first")),
+            State::Ending { .. } => Err(state("the transaction is being ended")),
+            State::Over(error) => Err(error.clone()),
+        }
+    }
+
+    async fn end(&mut self, commit: bool) -> Result<(), Error> {
+        match &mut self.state {
+            State::Ready => return Err(state("no transaction is open; begin one first")),
+            State::Over(error) => return Err(error.clone()),
+            State::Ending { commit: before } if *before != commit => {
+                return Err(state("the other outcome was asked for, and may be decided; ask for that again"));
+            }
+            State::Ending { .. } => {}
+            State::Open { producer, begun, failed } => {
+                if commit {
+                    let settled = producer.settle().await;
+                    if let Some(error) = failed.clone().or(settled.err()) {
+                        *failed = Some(error.clone());
+                        return Err(error.given_up());
+                    }
+                } else {
+                    // What is not written yet is not wanted; what is in flight is fenced by the end.
+                    producer.abort();
+                }
+                if !*begun {
+                    self.state = State::Ready;
+                    return Ok(());
+                }
+                self.state = State::Ending { commit };
+            }
+        }
+        let Identity { id, epoch } = self.identity;
+        let request = v1::EndTransactionRequest {
+            transactional_id: self.config.transactional_id.clone(),
+            producer: Some(v1::Producer { id: id.0, epoch: epoch.0.into() }),
+            commit,
+        };
+        let ended = at_coordinator(&self.client, &self.id, |channel| {
+            let request = request.clone();
+            async move { answer(TransactionsClient::new(channel).end_transaction(request).await) }
+        });
+        match ended.await.and_then(|told| identity(told.producer)) {
+            Ok(identity) => {
+                (self.identity, self.state) = (identity, State::Ready);
+                Ok(())
+            }
+            // Not known, or not yet: the same end settles it.
+            Err(error) if error.retriable || error.maybe_done => Err(Error { retriable: true, ..error }),
+            Err(error) => {
+                self.state = State::Over(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn commit_offsets(&mut self, of: &OffsetsOf, offsets: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+        let mut to_commit = Vec::new();
+        for (at, offset) in offsets {
+            let topic_id = self.topic_id(&at.topic).await?.to_string();
+            let partition = Some(v1::GroupPartition { topic_id, partition: at.partition });
+            to_commit.push(v1::OffsetToCommit { partition, offset: offset.0, ..Default::default() });
+        }
+        let (member, epoch) = of.member.clone().unwrap_or((String::new(), -1));
+        let group = of.group.clone();
+        let offsets = v1::CommitOffsetsRequest { group, member, epoch, instance: None, offsets: to_commit };
+        let Identity { id, epoch } = self.identity;
+        let request = v1::CommitTransactionOffsetsRequest {
+            transactional_id: self.config.transactional_id.clone(),
+            producer: Some(v1::Producer { id: id.0, epoch: epoch.0.into() }),
+            offsets: Some(offsets),
+        };
+        let find = |channel| {
+            let group = of.group.clone();
+            async move { answer(GroupsClient::new(channel).find_coordinator(v1::FindCoordinatorRequest { group }).await) }
+        };
+        let call = |channel| {
+            let request = request.clone();
+            async move { answer(TransactionsClient::new(channel).commit_transaction_offsets(request).await) }
+        };
+        let committed = follow(&self.client, find, call).await?;
+        let refused = committed.outcomes.iter().find(|outcome| !outcome.error.is_empty());
+        refused.map_or(Ok(()), |outcome| {
+            let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
+            let place = outcome.partition.clone().unwrap_or_default();
+            let message = format!("offset of partition {} of {}: {}", place.partition, place.topic_id, outcome.error);
+            Err(Error::new(code, message))
+        })
+    }
+
+    async fn topic_id(&mut self, topic: &str) -> Result<TopicId, Error> {
+        if let Some(id) = self.topics.get(topic) {
+            return Ok(*id);
+        }
+        let id = Admin::new(&self.client).describe_topic(topic).await?.id;
+        self.topics.insert(topic.to_owned(), id);
+        Ok(id)
+    }
+}
+
+fn state(message: &str) -> Error {
+    Error::new(ErrorCode::InvalidTxnState, message)
+}
+
+fn identity(producer: Option<v1::Producer>) -> Result<Identity, Error> {
+    let told = producer.and_then(|told| Some((told.id, u16::try_from(told.epoch).ok()?)));
+    let (id, epoch) = told.ok_or_else(|| {
+        Error::new(ErrorCode::UnknownServerError, "the broker gave no producer id, or an impossible epoch")
+    })?;
+    Ok(Identity { id: ProducerId(id), epoch: ProducerEpoch(epoch) })
+}
+
+/// Calls the coordinator of a transactional id.
+pub(crate) async fn at_coordinator<T, F>(client: &Client, id: &str, call: impl Fn(Channel) -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let find = |channel| {
+        let request = v1::FindTransactionCoordinatorRequest { transactional_id: id.to_owned() };
+        async move { answer(TransactionsClient::new(channel).find_transaction_coordinator(request).await) }
+    };
+    follow(client, find, call).await
+}
+
+/// Finds a coordinator and calls it, again as long as that may help. What is called may take effect twice.
+async fn follow<T, F, G>(client: &Client, find: impl Fn(Channel) -> G, call: impl Fn(Channel) -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+    G: Future<Output = Result<v1::FindCoordinatorResponse, Error>>,
+{
+    let deadline = Instant::now() + client.config().api_timeout;
+    let (mut failures, mut in_doubt) = (0, false);
+    loop {
+        let found = client.call(Repeat::Safe, &find).await?;
+        let channel = client.unary_channel(&found.grpc)?;
+        let answered = timeout(client.config().request_timeout, call(channel)).await;
+        let error = match answered.unwrap_or_else(|_| Err(Error::connection("the coordinator did not answer in time")))
+        {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if error.is_connection() {
+            client.suspect(&found.grpc);
+        }
+        in_doubt |= error.maybe_done;
+        failures += 1;
+        let Some(pause) = client.pause(&error, failures, deadline) else {
+            return Err(Error { maybe_done: in_doubt, ..error });
+        };
+        sleep(pause).await;
+    }
+}
