@@ -115,9 +115,15 @@ pub enum ProducerError {
         /// The producer.
         id: ProducerId,
     },
-    /// Records that do not fit the producer's open transaction: outside of it, or of a later epoch.
+    /// Records outside of the producer's open transaction.
     #[error("producer {id} has an open transaction that the batch is no part of; it has to end first")]
     OtherTransaction {
+        /// The producer.
+        id: ProducerId,
+    },
+    /// Records of the transaction after the open one, whose outcome is decided: its marker is on the way.
+    #[error("the transaction of producer {id} before this one is still being ended here; retry")]
+    Ending {
         /// The producer.
         id: ProducerId,
     },
@@ -148,6 +154,8 @@ impl ProducerError {
             ProducerError::OutOfOrder { .. } => crate::ErrorCode::OutOfOrderSequenceNumber,
             ProducerError::DuplicateUnknown { .. } => crate::ErrorCode::DuplicateSequenceNumber,
             ProducerError::OtherTransaction { .. } => crate::ErrorCode::InvalidTxnState,
+            // As a coordinator that is asked to add to it would say; every producer retries this one.
+            ProducerError::Ending { .. } => crate::ErrorCode::NotEnoughReplicas,
             ProducerError::CoordinatorFenced { .. } => crate::ErrorCode::TransactionCoordinatorFenced,
             // Rule T4 asks for a retriable error: others expire, and then there is room. Of those for which there is no room
             // yet, this is the one that every Kafka client retries; quota errors are final to some.
@@ -313,9 +321,12 @@ impl Producer {
                 return Ok(Verdict::Duplicate { base: batch.base, end, append_time: batch.append_time });
             }
         }
-        // A coordinator hands out another epoch only after the markers of the one before are committed (rule X5).
-        if self.transaction_start.is_some() && (newer || !transactional) {
+        // A client has its next epoch once an outcome is decided (rule X2), and may be here before the marker.
+        if self.transaction_start.is_some() && !transactional {
             return Err(ProducerError::OtherTransaction { id });
+        }
+        if self.transaction_start.is_some() && newer {
+            return Err(ProducerError::Ending { id });
         }
         if got == expected {
             return Ok(Verdict::Append);

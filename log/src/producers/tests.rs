@@ -230,8 +230,19 @@ fn what_is_no_part_of_the_open_transaction_is_refused() {
     log.write(part_of_transaction(7, 0, 0), 1);
     let other = Err(ProducerError::OtherTransaction { id: ProducerId(7) });
     log.check(7, 0, 1, 1, other);
-    assert_eq!(log.table.check(part_of_transaction(7, 1, 0), 1), other);
+    log.check(7, 1, 0, 1, other);
     log.check(7, 0, 0, 1, duplicate(0, 1, 0));
+}
+
+/// Each transaction has its epoch (KIP-890), which its client is told once the one before is decided.
+#[test]
+fn a_transaction_that_comes_before_the_marker_of_the_one_before_waits_for_it() {
+    let mut log = Log::default();
+    log.write(part_of_transaction(7, 0, 0), 1);
+    let next = log.table.check(part_of_transaction(7, 1, 0), 1);
+    assert_eq!(next, Err(ProducerError::Ending { id: ProducerId(7) }));
+    log.write(ProducerWrite::marker(&marker(7, 1, true, TxnOutcome::Commit, 3)), 1);
+    assert_eq!(log.table.check(part_of_transaction(7, 1, 0), 1), APPEND);
 }
 
 /// Rule X5, by table: (epoch, raised, coordinator epoch) of a marker for a producer that wrote in epoch 4.
@@ -322,6 +333,7 @@ fn errors_have_kafkas_codes() {
         (ProducerError::OutOfOrder { id, expected: 0, got: 1 }, 45),
         (ProducerError::DuplicateUnknown { id }, 46),
         (ProducerError::OtherTransaction { id }, 48),
+        (ProducerError::Ending { id }, 19),
         (ProducerError::CoordinatorFenced { id, known: CoordinatorEpoch(2), got: CoordinatorEpoch(1) }, 52),
         (ProducerError::TooMany { max: 1 }, 19),
     ] {
