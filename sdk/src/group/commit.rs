@@ -185,14 +185,14 @@ impl Committer {
         Ok(refused.map_or(Attempt::Done, |error| Attempt::Failed { again, error }))
     }
 
-    /// Those of `positions` that are not committed yet, as far as is known.
+    /// Those of `positions` that are not committed yet, as far as is known. One that was lost is among them: its commit is refused.
     pub(crate) fn news(
         &self,
         mut positions: BTreeMap<TopicPartition, CommitOffset>,
     ) -> BTreeMap<TopicPartition, CommitOffset> {
         let rights = self.rights();
         positions.retain(|partition, position| {
-            rights.held(partition).is_some_and(|held| held.committed != Some(position.offset))
+            rights.held(partition).is_none_or(|held| held.committed != Some(position.offset))
         });
         positions
     }

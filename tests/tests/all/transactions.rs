@@ -11,8 +11,8 @@ use millpond_proto::v1::groups_client::GroupsClient;
 use millpond_proto::v1::log_client::LogClient;
 use millpond_proto::v1::transactions_client::TransactionsClient;
 use millpond_sdk::{
-    Admin, ErrorCode, NewTopic, Offset, OffsetsOf, ProducerRecord, TopicDescription, TopicPartition, TransactionalConfig,
-    TransactionalProducer,
+    Admin, ErrorCode, NewTopic, Offset, OffsetsOf, ProducerRecord, TopicDescription, TopicPartition,
+    TransactionalConfig, TransactionalProducer,
 };
 use millpond_tests::fleet::{Fleet, FleetOptions};
 use std::collections::BTreeMap;
@@ -448,7 +448,9 @@ async fn the_transactional_producer_commits_and_aborts_whole_and_tells_what_to_d
         producer.begin().expect("none is open");
         assert_eq!(producer.begin().expect_err("one is").code, Some(ErrorCode::InvalidTxnState));
         for partition in 0..PARTITIONS {
-            drop(producer.send(record(partition, transaction)).await.expect("it is taken").await.expect("it is written"));
+            drop(
+                producer.send(record(partition, transaction)).await.expect("it is taken").await.expect("it is written"),
+            );
         }
         let next = Offset(transaction.parse().expect("a number"));
         producer.send_offsets(&of, &[(at.clone(), next)]).await.expect("it may");
@@ -485,7 +487,8 @@ async fn commits(ledger: &Ledger) -> f64 {
     let mut commits = 0.0;
     for broker in ledger.running() {
         let (_, text) = millpond_tests::http::get(&ledger.fleet.http(broker), "/metrics").await.expect("it is up");
-        let of_txn = |line: &&str| line.starts_with("millpond_coordinator_commit_seconds_count") && line.contains("txn");
+        let of_txn =
+            |line: &&str| line.starts_with("millpond_coordinator_commit_seconds_count") && line.contains("txn");
         let counts = text.lines().filter(of_txn).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
         commits += counts.sum::<f64>();
     }
