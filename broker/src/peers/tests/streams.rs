@@ -196,7 +196,7 @@ async fn a_replica_that_stands_for_an_unclean_election_takes_no_pushes_until_it_
     two.tell(partition(0), ShardMsg::Stand { partition: partition(0), stands: true });
     // The leader hears that it cannot push now, asks again and again, and is told the same.
     let refused = two.metric(RECEIVED);
-    acknowledged(vec![one.produce(partition(0), batch(10, 2), Acks::All)]).await;
+    acknowledged(vec![one.produce(partition(0), batch(10, 2), Acks::Leader)]).await;
     let more = async {
         let mut look = tokio::time::interval(Duration::from_millis(5));
         while two.metric(RECEIVED) < refused + 2 {
