@@ -1,12 +1,14 @@
-//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay|moves|metadata|partitions`, through the same binary that users
-//! run. Prints ratios, since figures of one machine say nothing about another. Its only client and server of its own are those of `echo`,
-//! which show what any gRPC server costs here.
+//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay|moves|metadata|partitions|commits`, through
+//! the same binary that users run. Prints ratios, since figures of one machine say nothing about another. Its only client and server of
+//! its own are those of `echo`, which show what any gRPC server costs here, and the client of `commits`, which has many groups.
 //!
 //! `bench/run` builds both and starts it. It works in `MILLPOND_BENCH_DIR`, or in the temporary directory: the disk there is what is
 //! measured.
 
 mod bare;
+mod commits;
 mod echo;
+mod etcd;
 mod metadata;
 mod millpond;
 mod moves;
@@ -30,10 +32,11 @@ fn main() -> ExitCode {
         ["moves"] => measure(moves::run),
         ["metadata"] => measure(metadata::run),
         ["partitions"] => measure(partitions::run),
+        ["commits"] => measure(commits::run),
         // The child of `publish`.
         ["echo", dir] => echo::serve(std::path::Path::new(dir)),
         _ => {
-            eprintln!("usage: millpond-bench publish|replay|moves|metadata|partitions");
+            eprintln!("usage: millpond-bench publish|replay|moves|metadata|partitions|commits");
             return ExitCode::from(2);
         }
     };

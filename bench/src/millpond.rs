@@ -3,14 +3,15 @@
 
 use crate::Result;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A running `millpond dev` on free ports. Ends when dropped.
+/// A running `millpond dev`, or brokers over a metadata store of their own, on free ports. Ends when dropped.
 pub(crate) struct Dev {
-    child: Child,
+    /// One that is `millpond dev`, or one for each broker.
+    children: Vec<Child>,
     doors: Vec<Doors>,
 }
 
@@ -48,19 +49,65 @@ impl Dev {
             "--brokers",
         ]);
         command.arg(brokers.to_string()).arg("--dir").arg(dir);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let mut lines = BufReader::new(child.stdout.take().ok_or("standard output is piped")?).lines();
-        // Made first, so that a child without a ready line is ended too.
-        let mut dev = Dev { child, doors: Vec::new() };
+        let mut dev = Dev { children: Vec::new(), doors: Vec::new() };
+        let mut lines = dev.spawn(command)?;
         for _ in 0..brokers {
-            let ready = lines.next().transpose()?.unwrap_or_default();
-            dev.doors.push(Doors { grpc: word(&ready, "grpc")?, http: word(&ready, "http")? });
+            dev.doors.push(Doors::read(&mut lines)?);
         }
         Ok(dev)
     }
 
+    /// Starts so many brokers with their metadata at `metadata` and all else in `dir`, and waits until all serve.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub(crate) fn start_over(dir: &Path, brokers: usize, metadata: &str) -> Result<Dev> {
+        let secret = dir.join("secret");
+        std::fs::write(&secret, "known to the brokers of this benchmark\n")?;
+        let objects = format!("file://{}", dir.join("objects").display());
+        let mut dev = Dev { children: Vec::new(), doors: Vec::new() };
+        let mut starting = Vec::new();
+        for broker in 0..brokers {
+            let mut command = command()?;
+            command.args([
+                "broker",
+                "--log",
+                "warn",
+                "--cluster",
+                "bench",
+                "--metadata",
+                metadata,
+                "--object-store",
+                &objects,
+            ]);
+            for door in ["--grpc-listen", "--kafka-listen", "--http-listen"] {
+                command.args([door, "127.0.0.1:0"]);
+            }
+            command.arg("--id").arg(broker.to_string()).arg("--cluster-secret-file").arg(&secret);
+            command.arg("--data-dir").arg(dir.join(format!("broker-{broker}")));
+            starting.push(dev.spawn(command)?);
+        }
+        for mut lines in starting {
+            dev.doors.push(Doors::read(&mut lines)?);
+        }
+        Ok(dev)
+    }
+
+    /// Starts a child, which is ended with this; the lines that it prints.
+    fn spawn(&mut self, mut command: Command) -> Result<Lines<BufReader<ChildStdout>>> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let printed = child.stdout.take();
+        self.children.push(child);
+        Ok(BufReader::new(printed.ok_or("standard output is piped")?).lines())
+    }
+
+    /// Where the brokers speak gRPC, by number.
+    pub(crate) fn grpc(&self) -> impl Iterator<Item = &str> {
+        self.doors.iter().map(|doors| doors.grpc.as_str())
+    }
+
     fn bootstrap(&self) -> String {
-        self.doors.iter().map(|doors| doors.grpc.as_str()).collect::<Vec<&str>>().join(",")
+        self.grpc().collect::<Vec<&str>>().join(",")
     }
 
     /// Runs a client command; what it prints.
@@ -123,16 +170,17 @@ impl Dev {
         self.counted("millpond_cache_gets_total", &[])
     }
 
-    /// The processes of the brokers: the children, or this one if it is one broker.
+    /// The processes of the brokers: the children of `millpond dev`, or those started here if there is one for each.
     ///
     /// # Errors
     /// The system does not tell.
     pub(crate) fn brokers(&self) -> Result<Vec<u32>> {
-        if self.doors.len() == 1 {
-            return Ok(vec![self.child.id()]);
+        let started: Vec<u32> = self.children.iter().map(Child::id).collect();
+        if self.doors.len() == started.len() {
+            return Ok(started);
         }
         let mut children = Vec::new();
-        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+        for thread in std::fs::read_dir(format!("/proc/{}/task", started[0]))? {
             let listed = std::fs::read_to_string(thread?.path().join("children"))?;
             children
                 .extend(listed.split_whitespace().map(str::parse::<u32>).collect::<std::result::Result<Vec<_>, _>>()?);
@@ -145,22 +193,37 @@ impl Dev {
     /// # Errors
     /// It does not end well.
     pub(crate) fn stop(mut self) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.ok_or("a child has an id")?, rustix::process::Signal::TERM)?;
-        let status = self.child.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("`millpond dev` ended with {status}").into()) }
+        for child in &self.children {
+            let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+            rustix::process::kill_process(pid.ok_or("a child has an id")?, rustix::process::Signal::TERM)?;
+        }
+        for child in &mut self.children {
+            let status = child.wait()?;
+            if !status.success() {
+                return Err(format!("`millpond` ended with {status}").into());
+            }
+        }
+        Ok(())
     }
 }
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        // After `stop` there is nothing left to end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for child in &mut self.children {
+            // After `stop` there is nothing left to end.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 impl Doors {
+    /// From the ready line of a broker.
+    fn read(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Doors> {
+        let ready = lines.next().transpose()?.unwrap_or_default();
+        Ok(Doors { grpc: word(&ready, "grpc")?, http: word(&ready, "http")? })
+    }
+
     /// Sum of a metric over its series with all these labels; `None` if there are none.
     fn metric(&self, name: &str, labels: &[&str]) -> Result<Option<u64>> {
         let mut stream = TcpStream::connect(&self.http)?;
