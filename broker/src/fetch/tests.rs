@@ -272,6 +272,23 @@ async fn t3_a_hanging_transaction_holds_the_last_stable_offset_until_it_is_abort
     world.stop().await;
 }
 
+/// Case T3: what was found may have ended meanwhile, and the same producer have begun another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_ends_the_transaction_that_was_found_and_no_later_one_of_the_same_producer() {
+    let world = World::start().await;
+    let mut log = world.topic("600000").await;
+    log.plain(3).await;
+    log.write(ProducerId(7), 2).await;
+    for wrong in [0, 2, 4, 5] {
+        assert_eq!(log.abort_from(ProducerId(7), Offset(wrong)).await, Err(ErrorCode::InvalidTxnState), "{wrong}");
+    }
+    assert_eq!(log.latest(Isolation::ReadCommitted).await, Offset(3), "nothing was appended for it");
+    log.abort_from(ProducerId(7), Offset(3)).await.expect("that is where it begins");
+    assert_eq!(log.latest(Isolation::ReadCommitted).await, Offset(6));
+    assert_eq!(log.abort_from(ProducerId(7), Offset(3)).await, Err(ErrorCode::InvalidTxnState), "it has ended");
+    world.stop().await;
+}
+
 /// Rule F5: after an unclean election another log may be there than the view knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_of_another_log_than_the_view_are_told_apart() {

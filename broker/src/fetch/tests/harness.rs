@@ -196,6 +196,21 @@ impl Log {
         answer.await.expect("it answers").expect("the marker is appended");
     }
 
+    /// Aborts a producer's open transaction as an operator does, who says where it begins.
+    pub(super) async fn abort_from(&mut self, producer: ProducerId, first: Offset) -> Result<(), ErrorCode> {
+        let (epoch, _) = self.sequences[&producer];
+        let end = EndMarker { outcome: TxnOutcome::Abort, coordinator_epoch: CoordinatorEpoch(0) };
+        let marker = Marker { producer, epoch: ProducerEpoch(epoch), raised: false, end };
+        let (reply, answer) = oneshot::channel();
+        let room = self.broker.inner().wal.reserve(128).expect("the WAL has room");
+        let (partition, office) = (self.handle.id, self.view().visible.epoch);
+        let ending = Ending { partition, office, marker, first: Some(first), room, reply };
+        self.local().shard.send(ShardMsg::EndTransaction(ending)).expect("the shard is there");
+        answer.await.expect("it answers").map_err(|error| error.code)?;
+        self.open.remove(&producer);
+        Ok(())
+    }
+
     fn step(&self, input: Input) {
         let sent = self.local().shard.send(ShardMsg::Step { partition: self.handle.id, input });
         sent.expect("the shard is there");
