@@ -1,7 +1,8 @@
 //! How far a group lags behind what is written: offsets of one moment, as its coordinator has them, and ends that were read after them.
 
-use crate::api::{ApiError, Isolation};
+use crate::api::{ApiError, Isolation, PartitionStatus, TopicRef};
 use crate::broker::Broker;
+use crate::catalog::Topic;
 use crate::clock;
 use crate::partitions::ends::{End, EndWanted};
 use millpond_core::groups::{Answer, Description, Fetch, Members, Request};
@@ -100,6 +101,32 @@ impl Broker {
         Ok(offsets.into_iter().map(lag).collect())
     }
 
+    /// Where the logs of these topics stand, or of all if none is named, as their leaders say. Partitions whose leader did not answer in time, or
+    /// that have none, are not in it.
+    ///
+    /// # Errors
+    /// `UNKNOWN_TOPIC_OR_PARTITION`.
+    pub(crate) async fn partition_states(
+        &self,
+        topics: &[TopicRef],
+    ) -> Result<BTreeMap<PartitionId, PartitionStatus>, ApiError> {
+        self.counted("DescribePartitions", self.find_partition_states(topics).await)
+    }
+
+    async fn find_partition_states(
+        &self,
+        topics: &[TopicRef],
+    ) -> Result<BTreeMap<PartitionId, PartitionStatus>, ApiError> {
+        let tables = self.inner().catalog.tables();
+        let topics: Vec<Arc<Topic>> = match topics {
+            [] => tables.topics().cloned().collect(),
+            some => some.iter().map(|topic| self.inner().catalog.topic(topic)).collect::<Result<_, ApiError>>()?,
+        };
+        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
+        let ends = self.ends(&partitions.map(|partition| (partition.id, None)).collect()).await;
+        Ok(ends.iter().map(|(partition, end)| (*partition, PartitionStatus::from(end))).collect())
+    }
+
     /// Where partitions end, as their leaders say: one call to each of these.
     async fn ends(&self, offsets: &BTreeMap<PartitionId, Option<Offset>>) -> BTreeMap<PartitionId, End> {
         let mut wanted: BTreeMap<BrokerId, Vec<EndWanted>> = BTreeMap::new();
@@ -111,6 +138,19 @@ impl Broker {
             wanted.entry(leader).or_default().push(EndWanted { partition: *partition, position });
         }
         self.inner().peers.ask_ends(wanted, ENDS_WITHIN).await
+    }
+}
+
+impl From<&End> for PartitionStatus {
+    fn from(end: &End) -> PartitionStatus {
+        PartitionStatus {
+            log_start: end.log_start,
+            tiered_end: end.tiered_end,
+            high_watermark: end.high_watermark,
+            log_end: end.log_end,
+            tail_bytes: end.tail_bytes,
+            tiered_bytes: end.tiered_bytes,
+        }
     }
 }
 

@@ -23,6 +23,12 @@ pub(crate) struct End {
     pub(crate) log_start: Offset,
     pub(crate) high_watermark: Offset,
     pub(crate) last_stable: Offset,
+    pub(crate) tiered_end: Offset,
+    pub(crate) log_end: Offset,
+    /// In the leader's WAL.
+    pub(crate) tail_bytes: u64,
+    /// In object storage.
+    pub(crate) tiered_bytes: u64,
     /// When the batch with the first record at or after the position was appended. Of a tiered one: when the last batch of its segment
     /// was, or of what an older manifest tells of, so that it may be later than it was, and never earlier. `None` if there is no such
     /// record, or it is not known.
@@ -45,7 +51,8 @@ impl AskedEnds {
                 let entries = wal.entries(partition, offset, Offset(offset.0 + 1));
                 entries.first().map(|entry| entry.append_time)
             };
-            Some((partition, end_of(&view.visible, &view.manifest, position, in_wal)?))
+            let tail_bytes = || wal.partition_bytes(partition);
+            Some((partition, end_of(&view.visible, &view.manifest, position, in_wal, tail_bytes)?))
         };
         // Who asked may have waited long enough.
         let _ = self.reply.send(self.wanted.iter().filter_map(end).collect());
@@ -59,6 +66,7 @@ fn end_of(
     manifest: &ManifestRoot,
     position: Offset,
     in_wal: impl FnOnce(Offset) -> Option<TimestampMs>,
+    tail_bytes: impl FnOnce() -> u64,
 ) -> Option<End> {
     if !visible.leads || !visible.end_proven {
         return None;
@@ -70,8 +78,17 @@ fn end_of(
         () if first >= visible.tiered_end => in_wal(first),
         () => tiered(manifest, first),
     };
-    let Visible { log_start, hw, lso, .. } = *visible;
-    Some(End { log_start, high_watermark: hw, last_stable: lso, appended })
+    let Visible { log_start, tiered_end, hw, lso, end, .. } = *visible;
+    Some(End {
+        log_start,
+        high_watermark: hw,
+        last_stable: lso,
+        tiered_end,
+        log_end: end,
+        tail_bytes: tail_bytes(),
+        tiered_bytes: manifest.size(),
+        appended,
+    })
 }
 
 fn tiered(manifest: &ManifestRoot, offset: Offset) -> Option<TimestampMs> {
@@ -100,9 +117,8 @@ mod tests {
 
     fn ask(visible: &Visible, position: u64) -> Option<End> {
         let manifest = ManifestRoot::new(PartitionId { topic: TopicId(1), index: 0 });
-        end_of(visible, &manifest, Offset(position), |offset| {
-            Some(TimestampMs(1_000 + i64::try_from(offset.0).expect("small")))
-        })
+        let in_wal = |offset: Offset| Some(TimestampMs(1_000 + i64::try_from(offset.0).expect("small")));
+        end_of(visible, &manifest, Offset(position), in_wal, || 77)
     }
 
     #[test]
@@ -110,6 +126,14 @@ mod tests {
         assert!(ask(&visible(), 0).is_some());
         assert_eq!(ask(&Visible { leads: false, ..visible() }, 0), None);
         assert_eq!(ask(&Visible { end_proven: false, ..visible() }, 0), None, "rule R11");
+    }
+
+    #[test]
+    fn a_leader_says_how_far_its_log_is_and_how_large() {
+        let end = ask(&visible(), 0).expect("it leads");
+        let offsets = [end.log_start, end.tiered_end, end.last_stable, end.high_watermark, end.log_end];
+        assert_eq!(offsets.map(|offset| offset.0), [10, 10, 40, 50, 60]);
+        assert_eq!((end.tail_bytes, end.tiered_bytes), (77, 0));
     }
 
     #[test]

@@ -199,6 +199,10 @@ pub(super) fn end_out((partition, end): &(PartitionId, End)) -> proto::End {
         high_watermark: end.high_watermark.0,
         last_stable: end.last_stable.0,
         appended_ms: end.appended.map(|appended| appended.0),
+        tiered_end: end.tiered_end.0,
+        log_end: end.log_end.0,
+        tail_bytes: end.tail_bytes,
+        tiered_bytes: end.tiered_bytes,
     }
 }
 
@@ -208,6 +212,10 @@ pub(super) fn end_in(end: &proto::End) -> Read<(PartitionId, End)> {
         high_watermark: offset(end.high_watermark)?,
         last_stable: offset(end.last_stable)?,
         appended: end.appended_ms.map(TimestampMs),
+        tiered_end: offset(end.tiered_end)?,
+        log_end: offset(end.log_end)?,
+        tail_bytes: end.tail_bytes,
+        tiered_bytes: end.tiered_bytes,
     };
     Ok((partition_in(&end.topic, end.partition)?, found))
 }

@@ -161,11 +161,9 @@ fn amiss(topics: &[TopicDescription]) -> Option<(usize, String)> {
 
 async fn describe(admin: &Admin, output: &OutputArgs) -> Result<(), Failure> {
     let cluster = admin.describe_cluster().await.map_err(failed)?;
-    let mut topics = Vec::new();
-    for topic in admin.list_topics().await.map_err(failed)? {
-        let partitions = status::partitions(admin, &topic).await;
-        topics.push((topic.name, partitions));
-    }
+    let topics = admin.list_topics().await.map_err(failed)?;
+    let states = status::partitions(admin, &topics).await;
+    let topics: Vec<_> = topics.into_iter().map(|topic| topic.name).zip(states).collect();
     let described = Described::new(cluster, &topics);
     match output.output {
         Format::Json => output::json(&described),

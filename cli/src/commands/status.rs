@@ -1,4 +1,4 @@
-//! The state of partitions, as `topic describe` and `cluster describe` show it: one question to each leader.
+//! The state of partitions, as `topic describe` and `cluster describe` show it: one question for all that have leaders.
 
 use futures::StreamExt;
 use millpond_sdk::{Admin, BrokerId, PartitionDescription, PartitionLoss, PartitionStatus, TopicDescription};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How many leaders are asked at once.
+/// How many leaders are asked at once, one by one.
 const QUESTIONS_AT_ONCE: usize = 16;
 
 /// A partition. The offsets and sizes are null when its leader did not answer.
@@ -49,19 +49,33 @@ pub(super) struct LossState {
 /// How long all of them may take to answer: whoever asks wants to know what is wrong, above all when something is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks for the state of every partition of a topic, in order.
-pub(super) async fn partitions(admin: &Admin, topic: &TopicDescription) -> Vec<PartitionState> {
+/// Asks for the state of every partition of these topics; in their order, and by index. One broker asks the leaders of all of them. What is
+/// missing then, since its leader is new or nobody may lead it, is asked for one by one.
+pub(super) async fn partitions(admin: &Admin, topics: &[TopicDescription]) -> Vec<Vec<PartitionState>> {
     let deadline = Instant::now() + PATIENCE;
-    let asked = topic.partitions.iter().map(|partition| async {
-        let worth = partition.leader.is_some() || partition.loss.is_some();
-        let status = match worth && Instant::now() < deadline {
-            true => timeout_at(deadline, admin.partition_status(&topic.name, partition.index)).await.ok(),
-            false => None,
-        };
-        let status = status.and_then(Result::ok);
-        PartitionState::new(partition, status)
-    });
-    futures::stream::iter(asked).buffered(QUESTIONS_AT_ONCE).collect().await
+    let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
+    // Of several it is all: one that was deleted since it was listed would be refused for all of them.
+    let names = if names.len() == 1 { names.as_slice() } else { &[] };
+    let led = timeout_at(deadline, admin.partition_states(names)).await;
+    let led = led.ok().and_then(Result::ok).unwrap_or_default();
+    let of_topic = async |topic: &TopicDescription| {
+        let asked = topic.partitions.iter().map(|partition| async {
+            let status = match led.get(&(topic.id, partition.index)).copied() {
+                None if (partition.leader.is_some() || partition.loss.is_some()) && Instant::now() < deadline => {
+                    let asked = admin.partition_status(&topic.name, partition.index);
+                    timeout_at(deadline, asked).await.ok().and_then(Result::ok)
+                }
+                status => status,
+            };
+            PartitionState::new(partition, status)
+        });
+        futures::stream::iter(asked).buffered(QUESTIONS_AT_ONCE).collect().await
+    };
+    let mut states = Vec::with_capacity(topics.len());
+    for topic in topics {
+        states.push(of_topic(topic).await);
+    }
+    states
 }
 
 impl PartitionState {

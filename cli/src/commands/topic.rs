@@ -251,7 +251,7 @@ impl From<TopicDescription> for Listed {
 async fn describe(name: &str, common: &Common) -> Result<(), Failure> {
     let admin = admin(common).await?;
     let topic = admin.describe_topic(name).await.map_err(failed)?;
-    let partitions = status::partitions(&admin, &topic).await;
+    let partitions = status::partitions(&admin, std::slice::from_ref(&topic)).await.concat();
     let described = Described { name: topic.name, id: topic.id.to_string(), configs: topic.configs, partitions };
     match common.output.output {
         Format::Json => output::json(&described),

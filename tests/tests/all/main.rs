@@ -26,6 +26,7 @@ mod kafka;
 mod kill_loop;
 mod localstack;
 mod loss;
+mod many_partitions;
 mod metrics;
 mod one_broker;
 mod operations;

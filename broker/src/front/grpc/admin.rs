@@ -3,7 +3,7 @@
 use super::convert::{self, topic_ref};
 use super::status::{malformed, status};
 use crate::Broker;
-use crate::api::{ApiError, NewTopic, TopicDescription};
+use crate::api::{ApiError, NewTopic, PartitionStatus, TopicDescription, TopicRef};
 use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
@@ -102,13 +102,22 @@ impl v1::admin_server::Admin for AdminService {
         let v1::DescribePartitionRequest { topic, partition } = request.into_inner();
         let topic = self.broker.topic(&named(topic)?);
         let partition = topic.and_then(|topic| partition_of(&topic, partition));
-        answer(partition.and_then(|id| self.broker.partition_status(id)).map(|state| v1::DescribePartitionResponse {
-            log_start: state.log_start.0,
-            tiered_end: state.tiered_end.0,
-            high_watermark: state.high_watermark.0,
-            log_end: state.log_end.0,
-            tail_bytes: state.tail_bytes,
-            tiered_bytes: state.tiered_bytes,
+        answer(partition.and_then(|id| self.broker.partition_status(id)).map(convert::partition_status))
+    }
+
+    async fn describe_partitions(
+        &self,
+        request: Request<v1::DescribePartitionsRequest>,
+    ) -> Answer<v1::DescribePartitionsResponse> {
+        let wanted = request.into_inner().topics.into_iter().map(|topic| topic_ref(Some(topic)));
+        let wanted = wanted.collect::<Result<Vec<TopicRef>, ApiError>>().map_err(|error| status(&error))?;
+        answer(self.broker.partition_states(&wanted).await.map(|states| {
+            let state = |(id, state): (PartitionId, PartitionStatus)| v1::PartitionState {
+                topic_id: id.topic.to_string(),
+                partition: id.index,
+                state: Some(convert::partition_status(state)),
+            };
+            v1::DescribePartitionsResponse { partitions: states.into_iter().map(state).collect() }
         }))
     }
 

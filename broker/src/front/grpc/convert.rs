@@ -106,6 +106,17 @@ pub(super) fn fetched_one(fetched: FetchedPartition) -> Result<v1::FetchOneRespo
     }
 }
 
+pub(super) fn partition_status(state: PartitionStatus) -> v1::DescribePartitionResponse {
+    v1::DescribePartitionResponse {
+        log_start: state.log_start.0,
+        tiered_end: state.tiered_end.0,
+        high_watermark: state.high_watermark.0,
+        log_end: state.log_end.0,
+        tail_bytes: state.tail_bytes,
+        tiered_bytes: state.tiered_bytes,
+    }
+}
+
 pub(super) fn epoch_end(end: EpochEnd) -> v1::EpochEnd {
     v1::EpochEnd { leader_epoch: end.epoch.0, end_offset: end.end.0 }
 }

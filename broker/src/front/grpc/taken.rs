@@ -24,6 +24,7 @@ const CALLS: &[&str] = &[
     "DescribeCluster",
     "DescribeGroup",
     "DescribePartition",
+    "DescribePartitions",
     "DescribeTopic",
     "DescribeTransaction",
     "DrainBroker",
