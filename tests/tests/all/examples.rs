@@ -5,14 +5,19 @@ use crate::commands::succeed;
 use millpond_tests::process::{Dev, DevOptions, binary};
 use millpond_tests::tools::{Tool, skip};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// An example of the SDK.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let program = binary().with_file_name("examples").join(name);
+    assert!(program.is_file(), "no {}; run `cargo build --workspace --examples` first", program.display());
+    program
+}
 
 /// Runs an example of the SDK against `dev`; the lines it prints.
 fn example(name: &str, dev: &Dev) -> Vec<String> {
-    let program = binary().with_file_name("examples").join(name);
-    assert!(program.is_file(), "no {}; run `cargo build --workspace --examples` first", program.display());
-    let output = Command::new(program).args([&dev.grpc, "greetings"]).output().expect("it starts");
+    let output = Command::new(program(name)).args([&dev.grpc, "greetings"]).output().expect("it starts");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("it prints text");
     text.lines().map(str::to_owned).collect()

@@ -1,5 +1,7 @@
 //! Records that fail, on a fleet of real brokers: they are tried again, set aside, shown, redriven, and never lost.
 
+mod killed;
+
 use crate::commands::{fail_at, succeed_at};
 use bytes::Bytes;
 use millpond_sdk::retries::{
