@@ -21,6 +21,7 @@ use crate::consumer::{Consumer, StartAt};
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::record::{ConsumerRecord, TopicPartition};
+use crate::transactional::OffsetsOf;
 use futures::{Stream, StreamExt};
 use listener::{Listening, Unheard};
 pub(crate) use member::whenever;
@@ -285,6 +286,16 @@ impl GroupConsumer {
         partitions: impl IntoIterator<Item = TopicPartition>,
     ) -> Result<BTreeMap<TopicPartition, Offset>, Error> {
         starts::committed(&self.client, &self.coordinator, partitions).await
+    }
+
+    /// As whom offsets of these partitions are committed inside a transaction (`TransactionalProducer::send_offsets`). To be asked for each
+    /// transaction: it names the membership in which the partitions were assigned, by which the coordinator refuses what another member
+    /// goes on with by then.
+    ///
+    /// # Errors
+    /// `StaleMemberEpoch`: not all of them are this member's any more. Abort the transaction, and drop what was read of them.
+    pub fn offsets_of<'a>(&self, partitions: impl IntoIterator<Item = &'a TopicPartition>) -> Result<OffsetsOf, Error> {
+        self.committer.offsets_of(partitions)
     }
 
     /// Commits for this member, from elsewhere.

@@ -6,6 +6,7 @@ use crate::client::answer;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::record::{ConsumerRecord, TopicPartition};
+use crate::transactional::OffsetsOf;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
@@ -122,6 +123,23 @@ impl Committer {
             }
             sleep(pause).await;
         }
+    }
+
+    /// The member and its epoch, for a commit inside a transaction, if it holds all of these partitions.
+    ///
+    /// # Errors
+    /// `StaleMemberEpoch`.
+    pub(super) fn offsets_of<'a>(
+        &self,
+        partitions: impl IntoIterator<Item = &'a TopicPartition>,
+    ) -> Result<OffsetsOf, Error> {
+        let rights = self.rights();
+        if let Some(gone) = partitions.into_iter().find(|partition| rights.held(partition).is_none()) {
+            let message = format!("{gone} is not this member's any more; its offset is not to be committed");
+            return Err(Error::new(ErrorCode::StaleMemberEpoch, message));
+        }
+        let Identity { member, epoch } = rights.identity().clone();
+        Ok(OffsetsOf { group: self.inner.coordinator.group().to_owned(), member: Some((member, epoch)) })
     }
 
     async fn attempt(

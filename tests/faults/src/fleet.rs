@@ -206,6 +206,8 @@ impl Fleet {
         command.arg("--cluster-secret-file").arg(self.dir.path().join("secret"));
         command.args(["--metadata", &self.etcd.url(), "--object-store", &self.bucket.url(), "--cluster", "faults"]);
         command.args(["--wal-bytes", self.options.wal, "--cache-disk", "0", "--log", "info"]);
+        // Members of groups that are killed are missed as soon as those of clients that choose the time themselves.
+        command.args(["--group-session-timeout", "6s", "--group-heartbeat-interval", "500ms"]);
         command.envs(self.bucket.variables());
         if self.options.clocks {
             command.envs(self.clock_variables(broker));

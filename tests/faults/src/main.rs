@@ -84,6 +84,10 @@ fn all() -> impl Iterator<Item = &'static Scenario> {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() == Some(pipeline::worker::WORD) {
+        return pipeline::worker::run(words.collect());
+    }
     let asked = match parse(std::env::args().skip(1)) {
         Ok(asked) => asked,
         Err(error) => {

@@ -6,6 +6,7 @@ pub(crate) mod finale;
 mod ledger;
 mod outputs;
 pub(crate) mod script;
+pub(crate) mod worker;
 mod workers;
 
 use crate::clients::TOPIC;
@@ -90,7 +91,7 @@ impl Pipeline {
         topic.configs = configs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         admin.create_topic(topic).await.map_err(|error| format!("the topic of outputs: {error}"))?;
         let ledger = Arc::<Ledger>::default();
-        let place = Place { kafka: fleet.kafka() };
+        let place = Place { kafka: fleet.kafka(), grpc: fleet.bootstrap() };
         let workers = Workers::start(workers, &place, &ledger);
         Ok(Pipeline { ledger, workers, place })
     }

@@ -3,6 +3,7 @@
 mod fleet;
 mod many;
 mod one;
+mod pipelines;
 mod workers;
 
 use bytes::Bytes;

@@ -24,6 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 async fn fleet() -> (Fleet, Client) {
     let fleet = Fleet::start(&FleetOptions::new(3)).await.expect("every machine has what it takes");
+    fleet.wait_until("all are alive", |cluster, _| cluster.brokers.len() == 3).await;
     let client = fleet.connect().await;
     let mut topic = NewTopic::new(TOPIC);
     (topic.partitions, topic.replication_factor) = (Some(2), Some(3));

@@ -1,0 +1,74 @@
+//! Members that read, process and write in transactions, with the offsets of what they read: each output once.
+
+use super::*;
+use millpond_sdk::{
+    Consumer, ConsumerConfig, ErrorCode, IsolationLevel, StartAt, TransactionalConfig, TransactionalProducer,
+};
+
+async fn producer(client: &Client, id: &str) -> TransactionalProducer {
+    TransactionalProducer::new(client, TransactionalConfig::new(id)).await.expect("it is taken")
+}
+
+/// Begins a transaction and writes an output for each record, and says what offsets follow them.
+async fn process(
+    producer: &mut TransactionalProducer,
+    taken: &BTreeMap<TopicPartition, Vec<u32>>,
+) -> Vec<(TopicPartition, Offset)> {
+    producer.begin().expect("none is open");
+    for value in taken.values().flatten() {
+        let output = ProducerRecord::new("out").partition(0).value(value.to_string());
+        producer.send(output).await.expect("it is taken").await.expect("it is written");
+    }
+    let following = |(at, values): (&TopicPartition, &Vec<u32>)| (at.clone(), Offset(values.len() as u64));
+    taken.iter().map(following).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_lost_its_partitions_commits_no_offsets_in_a_transaction_and_each_output_is_there_once() {
+    let pond = Pond::start().await;
+    create(&pond.client, "t", 2).await;
+    create(&pond.client, "out", 1).await;
+    for index in 0..2 {
+        produce(&pond.client, "t", index, index * 10..index * 10 + 10).await;
+    }
+    let (heard, _gate) = Heard::new();
+    let stuck = GroupConfig { poll_interval_max: Duration::from_secs(1), ..GroupConfig::new("g") };
+    let mut first = join(&pond.client, stuck, "t", &heard);
+    let taken = take(&mut first, 20).await;
+    let mut writes_first = producer(&pond.client, "first").await;
+    let offsets = process(&mut writes_first, &taken).await;
+    let of = first.offsets_of(taken.keys()).expect("they are its own");
+    let elsewhere = first.offsets_of(&[partition("t", 7)]).expect_err("nobody gave it that");
+    assert_eq!(elsewhere.code, Some(ErrorCode::StaleMemberEpoch));
+
+    // It asks for nothing more, and another member reads, processes and commits all of it.
+    let (late, _gate) = Heard::new();
+    let mut second = join(&pond.client, GroupConfig::new("g"), "t", &late);
+    let again = take(&mut second, 20).await;
+    assert_eq!(again, taken);
+    let mut writes_second = producer(&pond.client, "second").await;
+    let theirs = process(&mut writes_second, &again).await;
+    let theirs_of = second.offsets_of(again.keys()).expect("they are its own");
+    writes_second.send_offsets(&theirs_of, &theirs).await.expect("it holds them");
+    writes_second.commit().await.expect("it is committed");
+
+    // The first finds out, by itself and by the coordinator; what it wrote is never seen.
+    let lost = first.offsets_of(taken.keys()).expect_err("others have them");
+    assert_eq!(lost.code, Some(ErrorCode::StaleMemberEpoch));
+    let refused = writes_first.send_offsets(&of, &offsets).await.expect_err("others have them");
+    assert!(matches!(refused.code, Some(ErrorCode::UnknownMemberId | ErrorCode::StaleMemberEpoch)), "{refused:?}");
+    writes_first.commit().await.expect_err("it can only be aborted");
+    writes_first.abort().await.expect("it is aborted");
+    assert_eq!(committed(&second, "t", 2).await, [Some(10), Some(10)]);
+    let config = ConsumerConfig { isolation: IsolationLevel::ReadCommitted, ..ConsumerConfig::default() };
+    let mut reader = Consumer::new(&pond.client, config);
+    reader.assign([(partition("out", 0), StartAt::Earliest)]).await.expect("it exists");
+    let mut seen = Vec::new();
+    // Both transactions' records, and their markers.
+    while reader.position(&partition("out", 0)).is_some_and(|position| position < Offset(42)) {
+        let polled = timeout(PATIENCE, reader.poll(Duration::from_millis(100))).await.expect("it answers");
+        seen.extend(polled.expect("it can be read").iter().map(|record| value(&record.value)));
+    }
+    assert_eq!(seen, (0..20).collect::<Vec<u32>>());
+    pond.stop().await;
+}
