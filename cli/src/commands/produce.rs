@@ -155,7 +155,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
             reading,
             deliveries: Deliveries::default(),
         }),
-        Some(how) => Sending::InTransactions(Transactions::begin(&client, how, config, reading).await?),
+        Some(how) => Sending::InTransactions(Box::new(Transactions::begin(&client, how, config, reading).await?)),
     };
     let mut portions = input::lines(&args.file)?;
     let end = loop {
@@ -219,7 +219,7 @@ fn at_line(number: u64, error: impl std::fmt::Display) -> Failure {
 /// How records are written.
 enum Sending {
     OneByOne(OneByOne),
-    InTransactions(Transactions),
+    InTransactions(Box<Transactions>),
 }
 
 impl Sending {

@@ -48,6 +48,8 @@ pub(crate) struct Summary {
     pub(crate) inputs: u64,
     pub(crate) outputs: u64,
     pub(crate) committed: u64,
+    /// Those of them that were by our own SDK.
+    pub(crate) by_sdk: u64,
     /// Transactions that were aborted on purpose, and by need.
     pub(crate) aborted: (u64, u64),
     /// Outputs of transactions that nobody sees who reads committed records.
@@ -62,10 +64,11 @@ pub(crate) struct Summary {
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Summary { inputs, outputs, committed, aborted: (meant, forced), hidden, fenced, lives, standstill } = self;
+        let Summary { inputs, outputs, committed, by_sdk, aborted: (meant, forced), .. } = self;
+        let Summary { hidden, fenced, lives, standstill, .. } = self;
         write!(
             f,
-            "{inputs} inputs, {outputs} outputs; transactions: {committed} committed, {meant} aborted on purpose and {forced} by need, which hide {hidden} outputs; \
+            "{inputs} inputs, {outputs} outputs; transactions: {committed} committed, {by_sdk} of them by the SDK, {meant} aborted on purpose and {forced} by need, which hide {hidden} outputs; \
              {fenced} zombies fenced; {lives} processes; at most {:.1} s without a commit",
             standstill.as_secs_f64()
         )
@@ -183,6 +186,7 @@ fn summary(ledger: &Ledger, halted: u64) -> Summary {
     let told = ledger.counts();
     Summary {
         committed: told.committed,
+        by_sdk: told.by_sdk,
         aborted: told.aborted,
         fenced: told.fenced,
         lives: told.lives,

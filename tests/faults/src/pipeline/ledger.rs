@@ -1,6 +1,7 @@
 //! What the workers tell of their transactions, in the order in which it arrives.
 
 use super::check::{Fate, Txn};
+use super::worker::is_ours;
 use crate::clock::{Nanos, between};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,6 +59,8 @@ impl Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) committed: u64,
+    /// Those of them that were by our own SDK.
+    pub(crate) by_sdk: u64,
     pub(crate) aborted: (u64, u64),
     pub(crate) fenced: u64,
     pub(crate) lives: u64,
@@ -126,6 +129,7 @@ impl Ledger {
                 state.fates.insert(txn(number), Fate::Committed(outputs));
                 state.commits.push(at);
                 state.counts.committed += 1;
+                state.counts.by_sdk += u64::from(is_ours(worker));
                 if state.forbidden.contains(&txn(number)) {
                     let promise = format!("{} was committed by a zombie (rule X1)", txn(number));
                     state.broken.push(promise);

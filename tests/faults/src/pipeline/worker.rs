@@ -33,6 +33,11 @@ const ASKED_MAX: u32 = 12;
 /// Pause before an end is asked for again.
 const AGAIN: Duration = Duration::from_millis(50);
 
+/// Whether a worker is one of these: every second is, and the others are librdkafka's.
+pub(crate) fn is_ours(worker: u16) -> bool {
+    worker % 2 == 1
+}
+
 /// What it is told on its command line.
 struct Arguments {
     bootstrap: String,

@@ -1,7 +1,7 @@
 //! The processes of a pipeline: each worker is one, and another one as soon as that ends. They are killed, stopped and replaced at will.
 
 use super::ledger::{Ledger, Told};
-use super::worker::WORD;
+use super::worker::{WORD, is_ours};
 use super::{GROUP, SINK, SINK_PARTITIONS};
 use crate::clients::TOPIC;
 use crate::clock::now;
@@ -108,16 +108,15 @@ struct Life {
 
 impl Life {
     fn start(worker: u16, number: u32, place: &Place, ledger: &Arc<Ledger>) -> Result<Life, String> {
-        // Every second one is librdkafka's, at the Kafka door; the others are our own SDK's.
-        let (mut command, bootstrap) = if worker % 2 == 0 {
-            let mut command = Command::new(Tool::ClientPython.find()?);
-            command.arg(repository().join("tests/faults/clients/pipeline.py"));
-            (command, &place.kafka)
-        } else {
+        let (mut command, bootstrap) = if is_ours(worker) {
             let program = std::env::current_exe().map_err(|error| format!("a worker: {error}"))?;
             let mut command = Command::new(program);
             command.arg(WORD);
             (command, &place.grpc)
+        } else {
+            let mut command = Command::new(Tool::ClientPython.find()?);
+            command.arg(repository().join("tests/faults/clients/pipeline.py"));
+            (command, &place.kafka)
         };
         command.args([bootstrap, TOPIC, SINK, &SINK_PARTITIONS.to_string(), GROUP]);
         command.args([worker.to_string(), number.to_string()]);
