@@ -38,6 +38,10 @@ pub(crate) trait Machine: Sized + Send + Sync + 'static {
     /// Begins to carry out what it will want done.
     fn carrier(office: Office<Self>, services: &Self::Services) -> Self::Carrier;
 
+    /// The answer that refuses a request of which something would have to be persisted that no commit takes; none for what cannot be
+    /// refused.
+    fn too_large(&self, request: &Self::Request) -> Option<Self::Answer>;
+
     /// Takes a request. Its answer is in this step, or in a later one.
     fn step(&mut self, now: Now, token: Token, request: Self::Request) -> MadeBy<Self>;
 
@@ -115,6 +119,11 @@ impl<A, E> Default for Made<A, E> {
 }
 
 impl<A, E> Made<A, E> {
+    /// Whether something of it can never be persisted (rule Z5).
+    pub(super) fn is_too_large(&self) -> bool {
+        self.writes.iter().any(ShardWrite::is_too_large)
+    }
+
     /// This, and then that.
     pub(crate) fn and(mut self, then: Made<A, E>) -> Made<A, E> {
         self.writes.extend(then.writes);

@@ -100,6 +100,10 @@ impl Machine for Transactions {
         Carrier::begin_for(office, Arc::clone(services))
     }
 
+    fn too_large(&self, request: &Ask) -> Option<Told> {
+        matches!(request, Ask::Do(_)).then_some(Told::Granted(Err(TransactionError::TooLarge), self.epoch))
+    }
+
     fn step(&mut self, now: Now, token: Token, request: Ask) -> MadeBy<Transactions> {
         let wall = TimestampMs(now.wall_ms);
         let answer = match request {

@@ -6,8 +6,10 @@
 mod classic_members;
 mod load;
 mod reconcile;
+mod saved;
 
 pub(super) use classic_members::Upgraded;
+pub(super) use saved::Saved;
 
 use super::assign::{Assignee, Assignor, Target};
 use super::scope::Scope;
@@ -307,10 +309,10 @@ impl ConsumerGroup {
         }
     }
 
-    fn persist(&self, cx: &mut Scope<'_>, id: &Arc<str>, before: &MemberRecord) {
-        let record = &self.members[id].record;
+    fn persist(&mut self, cx: &mut Scope<'_>, id: &Arc<str>, before: &MemberRecord) {
+        let record = &mut self.members.get_mut(id).expect("only members are persisted").record;
         if record != before {
-            cx.put(RecordPart::Member(id.clone()), Record::Member(record.clone()));
+            saved::save(cx, id, record);
         }
     }
 
@@ -318,7 +320,7 @@ impl ConsumerGroup {
     fn replace(&mut self, cx: &mut Scope<'_>, old: &Arc<str>, new: &Arc<str>) {
         let mut member = self.members.remove(old).expect("static identities belong to members");
         cancel_timers(cx, old);
-        cx.delete(RecordPart::Member(old.clone()));
+        saved::forget(cx, old, std::mem::take(&mut member.record.pieces));
         for partition in member.record.assigned.keys().chain(member.record.revoking.keys()) {
             self.owners.insert(*partition, new.clone());
         }
@@ -368,8 +370,10 @@ impl ConsumerGroup {
 
     /// Removes members; what they owned is free.
     fn remove(&mut self, cx: &mut Scope<'_>, ids: &[Arc<str>]) {
+        let mut removed = Vec::new();
         for id in ids {
             let member = self.members.remove(id).expect("only members are removed");
+            removed.push((id, member.record.pieces));
             cancel_timers(cx, id);
             self.target.remove(id);
             if let Some(instance) = &member.record.instance {
@@ -381,8 +385,8 @@ impl ConsumerGroup {
         }
         // The group comes first: whoever loads only that finds members that are silent, and removes them again.
         self.raise_epoch(cx);
-        for id in ids {
-            cx.delete(RecordPart::Member(id.clone()));
+        for (id, pieces) in removed {
+            saved::forget(cx, id, pieces);
         }
     }
 
@@ -471,11 +475,10 @@ impl ConsumerGroup {
     }
 
     /// All that is persisted of the group.
-    pub(super) fn records(&self) -> Vec<(RecordPart, Record)> {
+    pub(super) fn records(&self, limits: &GroupLimits) -> Vec<(RecordPart, Record)> {
         let group = (RecordPart::Group, Record::Group(GroupRecord::Consumer(self.record.clone())));
         let members = self.members.iter();
-        let members =
-            members.map(|(id, member)| (RecordPart::Member(id.clone()), Record::Member(member.record.clone())));
+        let members = members.flat_map(|(id, member)| saved::records(id, &member.record, limits.member_bytes_max));
         std::iter::once(group).chain(members).collect()
     }
 }

@@ -6,6 +6,7 @@ mod ends;
 mod kinds;
 mod load;
 
+use super::bounds::GROUP_NAME_BYTES_MAX;
 use super::classic::ClassicGroup;
 use super::consumer::ConsumerGroup;
 use super::offsets::{Confirmed, Offsets};
@@ -71,6 +72,10 @@ impl Shard {
     pub fn step(&mut self, now: Now, token: Token, request: Request) -> Step {
         let mut step = Step::default();
         let to = &mut step;
+        if request.group().is_some_and(|group| group.len() > GROUP_NAME_BYTES_MAX) {
+            step.answers.extend(request.refused(ErrorCode::InvalidGroupId).map(|refused| (token, refused)));
+            return step;
+        }
         let answer = match request {
             Request::Join(request) => {
                 self.join(now, to, token, request);
@@ -169,7 +174,7 @@ impl Shard {
         let records = self.groups.iter().flat_map(|(name, group)| {
             let kind = match &group.kind {
                 Kind::Simple => Vec::new(),
-                Kind::Consumer(consumer) => consumer.records(),
+                Kind::Consumer(consumer) => consumer.records(&self.limits),
                 Kind::Classic(classic) => classic.records(),
             };
             let records = kind.into_iter().chain(group.offsets.records());
