@@ -19,7 +19,7 @@ pub(crate) struct Groups {
 impl From<Step> for Made<Answer, Infallible> {
     fn from(step: Step) -> Made<Answer, Infallible> {
         let writes = step.changes.iter().map(ShardWrite::from).collect();
-        Made { writes, answers: step.answers, effects: Vec::new() }
+        Made { writes, answers: step.answers, ..Made::default() }
     }
 }
 

@@ -21,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 /// Pause between tries while the metadata store cannot be used, or another owner stands.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How long a change that nobody waits for waits for others, with which it is one commit.
+const LAZY: Duration = Duration::from_millis(100);
+
 /// Requests that wait for a lane. Their bytes are under the doors' budget; the rest waits there.
 const INBOX: usize = 256;
 
@@ -62,6 +65,8 @@ struct Serving<M: Machine> {
     under_way: Option<UnderWay<M>>,
     replies: BTreeMap<Token, oneshot::Sender<M::Answer>>,
     next_token: u64,
+    /// When what waits for company goes alone; none if nothing does.
+    lazy_until: Option<Instant>,
     /// The machine made what cannot be persisted: it takes nothing more.
     spoilt: bool,
     inbox: mpsc::Receiver<Message<M>>,
@@ -96,6 +101,7 @@ impl<M: Machine> Lane<M> {
             under_way: None,
             replies: BTreeMap::new(),
             next_token: 0,
+            lazy_until: None,
             spoilt: false,
             inbox,
         };
@@ -166,7 +172,7 @@ impl<M: Machine> Lane<M> {
     async fn serve(&mut self, mut serving: Serving<M>) -> Option<HeldShard> {
         let (give_up, mut leaving) = (self.give_up.clone(), false);
         loop {
-            self.commit_next(&mut serving);
+            self.commit_next(&mut serving, leaving);
             if leaving && serving.under_way.is_none() {
                 return serving.held;
             }
@@ -192,6 +198,8 @@ impl<M: Machine> Lane<M> {
                     serving.inbox.close();
                     while serving.inbox.try_recv().is_ok() {}
                 }
+                // Then it is late.
+                () = until(serving.lazy_until), if serving.under_way.is_none() => {}
                 () = until(due), if !leaving => {
                     let made = serving.machine.tick(self.now());
                     self.take_in(&mut serving, made, None);
@@ -238,9 +246,14 @@ impl<M: Machine> Lane<M> {
     }
 
     /// Says what waits for nothing, and begins the next commit, if none is under way.
-    fn commit_next(&self, serving: &mut Serving<M>) {
+    fn commit_next(&self, serving: &mut Serving<M>, leaving: bool) {
         while serving.under_way.is_none() {
-            let Some(Due { batch, then }) = serving.queue.next() else { return };
+            let now = clock::monotonic();
+            let late = leaving || serving.lazy_until.is_some_and(|until| until <= now);
+            let due = serving.queue.next(late);
+            serving.lazy_until =
+                serving.queue.is_lazy().then(|| serving.lazy_until.filter(|_| !late).unwrap_or(now + LAZY));
+            let Some(Due { batch, then }) = due else { return };
             if batch.is_empty() {
                 serving.go_on(then);
                 continue;

@@ -93,7 +93,7 @@ impl<M: Machine> Clone for Office<M> {
 }
 
 impl<M: Machine> Office<M> {
-    /// Tells the machine; its answer is durable. None if the shard did not take it, or was lost with it.
+    /// Tells the machine. None if the shard did not take it, or was lost with it.
     pub(super) async fn tell(&self, request: M::Request) -> Option<M::Answer> {
         let (reply, answer) = oneshot::channel();
         self.lane.send(Message { request, reply }).await.ok()?;
@@ -110,22 +110,27 @@ pub(crate) struct Made<A, E> {
     pub(crate) answers: Vec<(Token, A)>,
     /// What is to be done once all that is durable.
     pub(crate) effects: Vec<E>,
+    /// What is to be persisted behind that, and may wait for other changes to go with: nothing is said or done for it, and whoever loads
+    /// the shard without it does the same again.
+    pub(crate) lazy: Vec<ShardWrite>,
 }
 
 impl<A, E> Default for Made<A, E> {
     fn default() -> Made<A, E> {
-        Made { writes: Vec::new(), answers: Vec::new(), effects: Vec::new() }
+        Made { writes: Vec::new(), answers: Vec::new(), effects: Vec::new(), lazy: Vec::new() }
     }
 }
 
 impl<A, E> Made<A, E> {
     /// Whether something of it can never be persisted (rule Z5).
     pub(super) fn is_too_large(&self) -> bool {
-        self.writes.iter().any(ShardWrite::is_too_large)
+        self.writes.iter().chain(&self.lazy).any(ShardWrite::is_too_large)
     }
 
-    /// This, and then that.
+    /// This, and then that. What was to wait for company waits no more.
     pub(crate) fn and(mut self, then: Made<A, E>) -> Made<A, E> {
+        self.writes.append(&mut self.lazy);
+        self.lazy = then.lazy;
         self.writes.extend(then.writes);
         self.answers.extend(then.answers);
         self.effects.extend(then.effects);
