@@ -134,7 +134,7 @@ impl Committer {
             return Err(Error::new(ErrorCode::UnknownMemberId, "the consumer is no member of its group now"));
         }
         let mut request = v1::CommitOffsetsRequest {
-            group: self.inner.coordinator.group().to_owned(),
+            group: self.inner.coordinator.name().to_owned(),
             member: identity.member.clone(),
             epoch: identity.epoch,
             instance: self.inner.instance.clone(),

@@ -28,7 +28,7 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(client: &Client, topic: TopicDescription) -> Memory {
-        Memory { client: client.clone(), coordinator: Coordinator::new(client, REDRIVE_GROUP), topic }
+        Memory { client: client.clone(), coordinator: Coordinator::of_group(client, REDRIVE_GROUP), topic }
     }
 
     fn place(&self, partition: u32) -> v1::GroupPartition {
