@@ -242,7 +242,7 @@ impl TransactionalProducer {
         let (member, epoch) = of.member.clone().unwrap_or((String::new(), -1));
         let group = of.group.clone();
         let offsets =
-            v1::CommitOffsetsRequest { group, member, epoch, instance: None, offsets: to_commit };
+            v1::CommitOffsetsRequest { group, member, epoch, instance: None, offsets: to_commit, number: None };
         let Identity { id, epoch } = self.identity;
         let request = v1::CommitTransactionOffsetsRequest {
             transactional_id: self.config.transactional_id.clone(),

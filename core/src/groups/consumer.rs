@@ -50,6 +50,9 @@ struct Member {
     confirmed: bool,
     /// The epoch in which it was told to give partitions up.
     revoking_since: Option<i32>,
+    /// The highest number of a commit that came of it, since it joined. Not persisted: what is sent to one owner of the shard, and given
+    /// up, comes to no other.
+    last_commit: u64,
 }
 
 /// How a heartbeat fits what is known of its sender.
@@ -132,6 +135,10 @@ impl ConsumerGroup {
         self.settle(cx, &id, resubscribed, said);
         self.persist(cx, &id, &before);
         let member = self.members.get_mut(&id).expect("it was admitted");
+        if request.epoch == JOIN_EPOCH {
+            // A process that begins counts anew.
+            member.last_commit = 0;
+        }
         if let Said::Owns(owned) | Said::Joins(owned) = said {
             member.confirmed |= owned.iter().eq(member.record.assigned.keys());
         }
@@ -337,7 +344,7 @@ impl ConsumerGroup {
             member.record.state = MemberState::Unreleased;
         }
         (member.record.epoch, member.record.previous_epoch) = (JOIN_EPOCH, JOIN_EPOCH);
-        (member.confirmed, member.revoking_since) = (false, None);
+        (member.confirmed, member.revoking_since, member.last_commit) = (false, None, 0);
         self.members.insert(new.clone(), member);
     }
 
@@ -417,7 +424,9 @@ impl ConsumerGroup {
         self.check_instance(&commit.member, commit.instance.as_ref())?;
         let member = self.members.get(&commit.member).ok_or(ErrorCode::UnknownMemberId)?;
         let record = &member.record;
-        if commit.epoch == record.epoch {
+        if commit.number.is_some_and(|number| number < member.last_commit) {
+            Err(ErrorCode::StaleMemberEpoch)
+        } else if commit.epoch == record.epoch {
             Ok(MayCommit::All)
         } else if record.classic.is_some() || transactional {
             Err(ErrorCode::IllegalGeneration)
@@ -425,6 +434,13 @@ impl ConsumerGroup {
             Ok(MayCommit::Owned(record, commit.epoch))
         } else {
             Err(ErrorCode::StaleMemberEpoch)
+        }
+    }
+
+    /// A commit of a member was taken.
+    pub(super) fn committed(&mut self, commit: &Commit) {
+        if let (Some(member), Some(number)) = (self.members.get_mut(&commit.member), commit.number) {
+            member.last_commit = number;
         }
     }
 

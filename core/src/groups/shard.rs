@@ -183,7 +183,12 @@ impl Shard {
         records.collect()
     }
 
-    fn commit(&mut self, now: Now, step: &mut Step, request: Commit) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
+    fn commit(
+        &mut self,
+        now: Now,
+        step: &mut Step,
+        mut request: Commit,
+    ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
         let name = self.committing(&request)?;
         self.enter(now, step, &name, |cx, Group { kind, offsets }| {
             let may = kind.may_commit(&request, false)?;
@@ -191,7 +196,12 @@ impl Shard {
                 classic.committed(cx, &request.member);
             }
             let expires_at_ms = request.retention_ms.map(|retention| cx.now.wall_ms.saturating_add(retention));
-            Ok(offsets.commit(cx, request.offsets, expires_at_ms, |partition| may.check(partition)))
+            let to_commit = std::mem::take(&mut request.offsets);
+            let results = offsets.commit(cx, to_commit, expires_at_ms, |partition| may.check(partition));
+            if let Kind::Consumer(consumer) = kind {
+                consumer.committed(&request);
+            }
+            Ok(results)
         })
     }
 

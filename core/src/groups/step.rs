@@ -330,6 +330,9 @@ pub struct Commit {
     pub epoch: i32,
     /// Keep them for so long, where the client says so.
     pub retention_ms: Option<i64>,
+    /// Counts the commits of the member, if it does: those below the highest that came were given up by it, and are refused. Without, the
+    /// last that comes wins.
+    pub number: Option<u64>,
     /// The offsets.
     pub offsets: Vec<(PartitionId, CommitOffset)>,
 }

@@ -80,6 +80,7 @@ impl Memory {
             epoch: NO_MEMBER,
             instance: None,
             offsets,
+            number: None,
         };
         let call = |mut groups: GroupsClient<Channel>| {
             let request = request.clone();
