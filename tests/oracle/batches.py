@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import time
 from dataclasses import dataclass, field
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -59,8 +60,9 @@ class Record:
         return zigzag(len(body)) + body
 
 
-# The first time of all batches, unless a case says otherwise: one that every broker takes.
-TIME = 1_700_000_000_000
+# The first time of all batches, unless a case says otherwise: a minute ago. Kafka begins a segment, and ends an answer, where times are
+# a week apart.
+TIME = int(time.time() * 1000) - 60_000
 
 
 def xxh32(data, seed=0):

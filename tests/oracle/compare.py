@@ -7,17 +7,15 @@ run; `cases/` has what is asked.
 import argparse
 import collections
 import contextlib
-import difflib
 import fnmatch
 import importlib
-import os
 import re
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import batches
@@ -28,6 +26,9 @@ from wire import Closed, Connection, Schemas
 HERE = Path(__file__).resolve().parent
 LISTED = HERE.parent.parent / "docs" / "kafka-differences.md"
 AREAS = ["produce", "fetch", "offsets", "metadata", "topics", "groups", "consumers", "commits", "transactions", "connection"]
+
+# Cases told at once: most of the time, both brokers wait.
+AT_ONCE = 6
 
 # By which field the items of a list are told apart; they are compared without regard to their order.
 NAMES = ["groupId", "name", "topic", "topicName", "transactionalId", "topicId", "partitionIndex", "index", "partition", "apiKey", "memberId",
@@ -121,6 +122,8 @@ class Teller:
             for name, inside in value.items():
                 yield from self.lines(f"{under}{name}", inside, name)
         elif isinstance(value, list) and value:
+            if isinstance(value[0], str):
+                value = sorted(value)
             items = [(self.label(item), item) for item in value]
             if all(label is not None for label, _ in items):
                 items.sort(key=lambda item: str(item[0]))
@@ -141,8 +144,8 @@ class Teller:
             return None
         for name in NAMES:
             value = item.get(name)
-            if value not in (None, "", uuid.UUID(int=0)):
-                return SHOWN[name](self.ids, value) if name in SHOWN else value
+            if value not in (None, uuid.UUID(int=0)):
+                return SHOWN[name](self.ids, value) if name in SHOWN and value else value if value != "" else '""'
         return None
 
     def close(self):
@@ -216,93 +219,88 @@ def warm(teller):
     asking.settled(teller, "InitProducerId", 4, transactionalId=None, transactionTimeoutMs=1000)
 
 
-def tell(teller, case, failed):
+class Told:
+    """What became of one case: how both brokers answered, and where they could not be asked to the end."""
+
+    def __init__(self, schemas, addresses, called, case):
+        self.called = called
+        tellers = [Teller(schemas, address, called) for address in addresses]
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(tellers)) as pool:
+            self.cut = [failed for failed in pool.map(lambda teller: tell(teller, case), tellers) if failed]
+        kafka, other = (teller.told for teller in tellers)
+        self.kafka, self.took = kafka, time.monotonic() - began
+        self.differ = [] if self.cut else differences(called, other, kafka)
+
+
+def tell(teller, case):
+    """Tells a case to one broker. Ends with why it could not be told to its end, if so."""
     try:
         case(teller)
+        return None
     except Exception:
         last = "".join(f"{path}: {value}\n" for path, value in teller.told[-12:])
-        failed.append(f"{last}{traceback.format_exc()}")
+        return f"{teller.address}\n{last}{traceback.format_exc()}"
     finally:
         teller.close()
 
 
-def compare(schemas, addresses, wanted, telling):
-    """All differences, by case, and how many cases and fields were compared, and how many tellings were cut short."""
-    found, counts = {}, [0, 0, 0]
+def compare(schemas, addresses, wanted):
+    """Tells all cases, some at once, and yields what became of each, in order."""
     for address in addresses:
         teller = Teller(schemas, address, "warm")
         warm(teller)
         teller.close()
-    for called, case in cases(wanted):
-        tellers = [Teller(schemas, address, called) for address in addresses]
-        failures = [[], []]
-        began = time.monotonic()
-        threads = [threading.Thread(target=tell, args=(*each, failed)) for each, failed in zip(
-            [(teller, case) for teller in tellers], failures, strict=True)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for broker, failed in zip(("kafka", "millpond"), failures, strict=True):
-            if failed:
-                print(f"fault: {called} could not be told to {broker}:\n{failed[0]}")
-                counts[2] += 1
-        theirs, ours = (teller.told for teller in tellers)
-        if telling:
-            print(*(f"{path}: {value}" for path, value in theirs), sep="\n")
-        counts[0] += 1
-        counts[1] += len(theirs)
-        found[called] = differences(called, ours, theirs)
-        print(f"{called}: {len(theirs)} fields, {len(found[called])} differ, {time.monotonic() - began:.1f} s", file=sys.stderr)
-    return found, counts
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(lambda each: Told(schemas, addresses, *each), cases(wanted))
 
 
-def judge(found, complete):
-    """Says what is not as the document says, and how many faults there are. `complete` is whether every case was run."""
+def judge(told, complete):
+    """Says what is not as the document says, and how many faults there are. `complete` is whether every case was told."""
     listed = tables(LISTED.read_text())
-    faults = 0
+    faults = []
     fields = {name for _, cells in listed["Fields that are not compared as they are"] for name in re.findall(r"\w+", cells[0])}
-    for name in sorted(fields ^ SHOWN.keys()):
-        print(f"fault: `{name}` is shown otherwise than {LISTED.name} says")
-        faults += 1
+    faults += [f"`{name}` is shown otherwise than {LISTED.name} says" for name in sorted(fields ^ SHOWN.keys())]
     rows = [Row(number, cells) for number, cells in listed["Differences"]]
-    for case, differ in found.items():
-        for path, kafka, millpond in differ:
-            covering = [row for row in rows if row.covers(case, path, kafka, millpond)]
+    for each in told:
+        faults += [f"{each.called} could not be told to its end by {why}" for why in each.cut]
+        for path, kafka, millpond in each.differ:
+            covering = [row for row in rows if row.covers(each.called, path, kafka, millpond)]
             for row in covering:
                 row.met += 1
             if not covering:
-                print(f"not listed: | {case} | {path} | {kafka} | {millpond} |")
-                faults += 1
-    for row in rows:
-        if complete and not row.met:
-            print(f"does not occur: {LISTED.name}:{row.number}: {row.cases} {row.path}")
-            faults += 1
+                faults.append(f"not listed: | {each.called} | {path} | {kafka} | {millpond} |")
+    if complete:
+        faults += [f"does not occur: {LISTED.name}:{row.number}: {row.cases} {row.path}" for row in rows if not row.met]
     return faults, len(rows)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests/oracle/run", description=__doc__)
     parser.add_argument("cases", nargs="?", default="*", help="only the cases of this pattern, such as 'produce/*'")
     parser.add_argument("--jars", required=True, help="folder of Kafka's archives")
     parser.add_argument("--millpond", required=True, help="the binary")
     parser.add_argument("--itself", action="store_true", help="compare Kafka with another Kafka: nothing may differ")
-    parser.add_argument("--tell", action="store_true", help="print what Kafka answers")
+    parser.add_argument("--tell", action="store_true", help="print what Kafka answers, and how long each case took")
     args = parser.parse_args()
     schemas = Schemas(next(Path(args.jars).glob("kafka-clients-*.jar")))
+    began = time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        began = time.monotonic()
         kafka = servers.kafka(args.jars, folder / "kafka")
         other = servers.kafka(args.jars, folder / "other") if args.itself else servers.millpond(args.millpond, folder / "other")
-        addresses = [stack.enter_context(kafka), stack.enter_context(other)]
-        print(f"both are up after {time.monotonic() - began:.1f} s", file=sys.stderr)
-        found, (cases_run, fields, cut) = compare(schemas, addresses, args.cases, args.tell)
-    faults, rows = judge(found, args.cases == "*" and not args.itself)
-    faults += cut
-    differ = sum(map(len, found.values()))
-    print(f"{cases_run} cases, {fields} fields, {differ} differ, {rows} rows of differences are listed, {faults} faults")
-    sys.exit(1 if faults else 0)
+        with ThreadPoolExecutor(2) as pool:
+            addresses = list(pool.map(stack.enter_context, (kafka, other)))
+        told = list(compare(schemas, addresses, args.cases))
+    if args.tell:
+        for each in told:
+            print(*(f"{each.called}: {path}: {value}" for path, value in each.kafka), sep="\n")
+            print(f"{each.called}: {each.took:.1f} s")
+    faults, rows = judge(told, args.cases == "*" and not args.itself)
+    print(*faults, sep="\n", end="\n" if faults else "")
+    fields, differ = (sum(len(getattr(each, what)) for each in told) for what in ("kafka", "differ"))
+    print(f"{len(told)} cases, {fields} fields, {differ} differ as {rows} rows say, {len(faults)} faults, {time.monotonic() - began:.0f} s")
+    sys.exit(1 if faults or not told else 0)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Message:
         self.versions = Versions(spec["validVersions"])
         self.flexible = Versions(spec.get("flexibleVersions", "none"))
         structs = {struct["name"]: struct["fields"] for struct in spec.get("commonStructs", [])}
-        self.fields = [Field(field, structs, self.flexible) for field in spec["fields"]]
+        self.fields = [Field(field, structs, self.flexible) for field in spec.get("fields", [])]
 
 
 class Schemas:
@@ -90,6 +90,12 @@ class Schemas:
     def __init__(self, archive):
         self.archive = zipfile.ZipFile(archive)
         self.read = {}
+
+    def requests(self):
+        """The name of each request by its key."""
+        names = [name.removeprefix("common/message/") for name in self.archive.namelist()]
+        names = [name.removesuffix("Request.json") for name in names if name.endswith("Request.json") and "/" not in name]
+        return {self.message(f"{name}Request").key: name for name in names}
 
     def message(self, name):
         if name not in self.read:

@@ -5,15 +5,21 @@ from wire import Closed
 
 
 def supported(t):
+    names = t.schemas.requests()
     for version in range(5):
         named = {"clientSoftwareName": "oracle", "clientSoftwareVersion": "1"} if version >= 3 else {}
         answer = t.ask("ApiVersions", version, **named)
+        keys = {names[each["apiKey"]]: f"{each['minVersion']}-{each['maxVersion']}" for each in answer.pop("apiKeys")}
+        supported = {each["name"]: f"{each['minVersion']}-{each['maxVersion']}" for each in answer.pop("supportedFeatures", [])}
+        chosen = {each["name"]: each["maxVersionLevel"] for each in answer.pop("finalizedFeatures", [])}
+        t.say(f"version {version}", answer)
         if version == 4:
-            t.say("version 4", answer)
-        else:
-            t.say(f"version {version}", {**answer, "apiKeys": len(answer["apiKeys"]) > 0})
-    t.does("no name", "ApiVersions", 3, clientSoftwareName="", clientSoftwareVersion="")
-    t.does("odd name", "ApiVersions", 3, clientSoftwareName="a b", clientSoftwareVersion="1")
+            t.say("request", keys)
+            t.say("feature there is", supported)
+            t.say("feature chosen", chosen)
+    for what, name in {"no name": "", "odd name": "a b"}.items():
+        answer = t.ask("ApiVersions", 3, clientSoftwareName=name, clientSoftwareVersion="1")
+        t.say(what, {"errorCode": answer["errorCode"]})
 
 
 def too_new(t):

@@ -30,6 +30,21 @@ def _member(t, step, group, member=ME, name="cg-topic", **more):
     return epoch, owned
 
 
+def _at_rest(t, group, epoch, owned):
+    """Beats until the only member of a group is in the group's epoch, which is told."""
+
+    def beat():
+        nonlocal epoch
+        answer = t.ask("ConsumerGroupHeartbeat", 1, groupId=group, memberId=ME, memberEpoch=epoch, topicPartitions=owned)
+        assert answer["errorCode"] == 0, answer
+        epoch = answer["memberEpoch"]
+        found = t.ask("ConsumerGroupDescribe", 0, groupIds=[group])["groups"][0]
+        return epoch == found["groupEpoch"] == found["assignmentEpoch"]
+
+    until(beat, bool)
+    return epoch
+
+
 def bad_beats(t):
     _topic(t, "cg-bad")
     first = {**FIRST, "subscribedTopicNames": ["cg-bad"]}
@@ -64,13 +79,20 @@ def bad_beats(t):
 def epochs(t):
     _topic(t)
     epoch, owned = _member(t, "joined", "epochs")
+    for other in ("cg-1", "cg-2"):  # Each subscription is an epoch, so that there are earlier ones.
+        t.ask("ConsumerGroupHeartbeat", 1, groupId="epochs", memberId=ME, memberEpoch=epoch, topicPartitions=owned,
+              subscribedTopicNames=["cg-topic", other])  # fmt: skip
+        epoch = _at_rest(t, "epochs", epoch, owned)
     _beat(t, "next", "epochs", epoch)
-    _beat(t, "next, everything again", "epochs", epoch, **{**FIRST, "topicPartitions": owned})
+    everything = {**FIRST, "topicPartitions": owned, "subscribedTopicNames": ["cg-topic", "cg-2"]}
+    _beat(t, "next, everything again", "epochs", epoch, **everything)
     _beat(t, "later epoch", "epochs", epoch + 1)
-    _beat(t, "earlier epoch", "epochs", epoch - 2)
+    _beat(t, "the epoch before", "epochs", epoch - 1, topicPartitions=owned)
+    _beat(t, "the epoch before, not what it owned", "epochs", epoch - 1, topicPartitions=[{"topicId": STRANGE_ID, "partitions": [0]}])
+    _beat(t, "the epoch before that", "epochs", epoch - 2, topicPartitions=owned)
+    _beat(t, "after all that", "epochs", epoch)
     _beat(t, "stranger", "epochs", epoch, member=OTHER)
     _beat(t, "stranger leaves", "epochs", -1, member=OTHER)
-    _beat(t, "another assignor", "epochs", epoch, serverAssignor="range")
     _beat(t, "unsupported assignor", "epochs", epoch, serverAssignor="nonsense")
     t.does("described", "ConsumerGroupDescribe", 1, groupIds=["epochs"])
     t.does("described as a classic one", "DescribeGroups", 6, groups=["epochs"])

@@ -83,7 +83,11 @@ def sessions(t):
     def ask(step, session, epoch, *parts, forgotten=()):
         body = reading(None, *parts, id=id, sessionId=session, sessionEpoch=epoch)
         gone = [{"topicId": id, "partitions": list(forgotten)}] if forgotten else []
-        return t.does(step, "Fetch", 17, **{**body, "topics": body["topics"] if parts else [], "forgottenTopicsData": gone})
+        answer = t.ask("Fetch", 17, **{**body, "topics": body["topics"] if parts else [], "forgottenTopicsData": gone})
+        told = [each for topic in answer["responses"] for each in topic["partitions"]]
+        t.say(step, {"errorCode": answer["errorCode"], "sessionId": answer["sessionId"],
+                     "partitions": [{"partition": each["partitionIndex"], "errorCode": each["errorCode"]} for each in told]})
+        return answer
 
     made = ask("a new one", 0, 0, *parts)
     session = made["sessionId"] or 1_234
@@ -96,7 +100,7 @@ def sessions(t):
     ask("one is out of range", session, 5, part(1, offset=40))
     ask("still out of range", session, 6)
     ask("unknown session", 99, 1)
-    ask("closed", session, -1)
+    ask("closed", session, -1, *parts)
     ask("after it was closed", session, 7)
     ask("without one", 0, -1, *parts)
     ask("an epoch without one", 0, 5, *parts)

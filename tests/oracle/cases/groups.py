@@ -33,7 +33,8 @@ def _enter(t, step, group, **more):
 
 def _sync(t, step, group, generation, member, assigned=None, version=5, connection=None, **more):
     given = [{"memberId": who, "assignment": ASSIGNED + bytes(data)} for who, data in (assigned or {}).items()]
-    body = {"groupId": group, "generationId": generation, "memberId": member, "assignments": given, **more}
+    named = {"protocolType": "consumer", "protocolName": "range"} if version >= 5 else {}
+    body = {"groupId": group, "generationId": generation, "memberId": member, "assignments": given, **named, **more}
     return t.does(step, "SyncGroup", version, connection, **body)
 
 
@@ -78,16 +79,22 @@ def bad_joins(t):
 
 
 def versions(t):
-    for version in range(10):
-        group = f"jv-{version}"
-        joined = t.ask("JoinGroup", version, **_joining(group, version=version))
-        t.say(f"version {version}: join", joined)
-        if joined["errorCode"] == 79:
-            joined = _join(t, f"version {version}: join again", group, joined["memberId"], version=version)
-        member, generation = joined["memberId"], joined["generationId"]
+    every = range(10)
+    where = {version: t.connect() for version in every}
+
+    def all_join(step, joining):
+        """At once, since a group waits for a while for more members."""
+        for version, member in joining.items():
+            where[version].send("JoinGroup", version, _joining(f"jv-{version}", member, version=version))
+        return {version: t.say(f"version {version}: {step}", where[version].receive()) for version in joining}
+
+    joined = all_join("join", dict.fromkeys(every, ""))
+    known = {version: answer["memberId"] for version, answer in joined.items() if answer["errorCode"] == 79}
+    joined |= all_join("join again", known)
+    for version, answer in joined.items():
+        group, member, generation = f"jv-{version}", answer["memberId"], answer["generationId"]
         sync, beat, leave = min(version, 5), min(version, 4), min(version, 5)
-        named = {"protocolType": "consumer", "protocolName": "range"} if sync >= 5 else {}
-        _sync(t, f"version {version}: sync", group, generation, member, {member: [version]}, version=sync, **named)
+        _sync(t, f"version {version}: sync", group, generation, member, {member: [version]}, version=sync)
         _beat(t, f"version {version}: beat", group, generation, member, version=beat)
         _describe(t, f"version {version}: describe", group, version=min(version, 6))
         _leave(t, f"version {version}: leave", group, member, version=leave)
@@ -113,6 +120,7 @@ def one_member(t):
     _sync(t, "sync, later generation", group, 2, member)
     _sync(t, "sync, stranger", group, 1, "stranger")
     _sync(t, "sync, another kind", group, 1, member, protocolType="connect", protocolName="range")
+    _sync(t, "sync, no protocol", group, 1, member, protocolType=None, protocolName=None)
     _sync(t, "sync, another protocol", group, 1, member, protocolType="consumer", protocolName="roundrobin")
     _sync(t, "sync, empty group", "", 1, member)
     _join(t, "join as another kind", group, "", kind="connect", version=3)
@@ -154,7 +162,8 @@ def two_members(t):
     t.say("second", joined)
     _describe(t, "completing", group)
     _beat(t, "beat before sync", group, 2, first)
-    other.send("SyncGroup", 5, {"groupId": group, "generationId": 2, "memberId": follower, "assignments": []})
+    named = {"protocolType": "consumer", "protocolName": "range"}
+    other.send("SyncGroup", 5, {"groupId": group, "generationId": 2, "memberId": follower, "assignments": [], **named})
     _sync(t, "leader syncs", group, 2, leader, {leader: [1], follower: [2]})
     t.say("follower synced", other.receive())
     _join(t, "a follower joins again as it was", group, follower)

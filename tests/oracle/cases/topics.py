@@ -2,10 +2,26 @@
 
 from cases.asking import NO_ID, STRANGE_ID, described, topic, until
 
+# Kafka's number for a setting that was made on the topic itself.
+ON_TOPIC = 1
+
 
 def _create(t, step, *topics, version=7, **more):
     filled = [{"numPartitions": 1, "replicationFactor": 1, **each} for each in topics]
-    return t.does(step, "CreateTopics", version, topics=filled, timeoutMs=10_000, **more)
+    answer = t.ask("CreateTopics", version, topics=filled, timeoutMs=10_000, **more)
+    for topic in answer["topics"]:
+        # What was set; `told` looks at the others.
+        topic["configs"] = [each for each in topic.get("configs") or [] if each["configSource"] == ON_TOPIC]
+        topic["hasId"] = topic.pop("topicId", NO_ID) != NO_ID
+    return t.say(step, answer)
+
+
+def told(t):
+    given = [{"name": "retention.ms", "value": "1000"}]
+    asked = [{"name": "set-told", "numPartitions": 1, "replicationFactor": 1, "configs": given}]
+    settings = t.ask("CreateTopics", 7, topics=asked)["topics"][0]["configs"] or []
+    t.say("settings", {each["name"]: each["value"] for each in settings})
+    t.say("sources", {each["name"]: each["configSource"] for each in settings})
 
 
 def _replicas(*brokers):

@@ -227,6 +227,7 @@ def _fenced(t, name, kind):
         new.add("the second adds", name)
     new.write("the second writes", name)
     new.end("the second ends")
+    _stable(t, name, 4)
     fetch(t, "all of it", name, isolation=1)
 
 
@@ -350,10 +351,14 @@ def hanging(t):
     mark("where nothing is open", partitions=(1,))
     mark("aborted")
     _stable(t, "hanging", 2)
-    mark("aborted again")
     mark("of another producer", producerId=producer.id + 900)
     ends(t, "then", "hanging")
     fetch(t, "all of it", "hanging", isolation=1)
     producer.write("the producer writes on", "hanging")
+    producer.add("added elsewhere", "hanging", (1,))
+    producer.write("written elsewhere", "hanging", partition=1)
+    mark("aborted elsewhere", partitions=(1,))
+    mark("aborted elsewhere, again", partitions=(1,))
+    listed(t, "elsewhere, then", "hanging", -1, partition=1)
     t.does("a control batch by a client", "Produce", 11, acks=-1, timeoutMs=1000, transactionalId="hanging", topicData=into("hanging", batch(
         attributes=TRANSACTIONAL | CONTROL, producer=producer.id, epoch=producer.epoch, sequence=1)))  # fmt: skip
