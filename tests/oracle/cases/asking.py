@@ -9,8 +9,8 @@ NO_ID = uuid.UUID(int=0)
 STRANGE_ID = uuid.UUID("6f6e6520-7468-6174-206e-6f626f647920")
 PATIENCE_S = 20
 
-# What passes by itself: a coordinator that loads, and a transaction whose end is under way.
-PASSING = {14, 15, 16, 51}
+# What passes by itself: a coordinator that loads, and a transaction whose end is under way, at its coordinator or in a partition.
+PASSING = {14, 15, 16, 19, 51}
 
 
 def codes(answer):
