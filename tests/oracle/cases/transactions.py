@@ -192,9 +192,8 @@ def additions(t):
         producer.add(f"version {version}", "added", (0, 1), version=version)
         producer.add(f"version {version}: fenced", "added", version=version, producerEpoch=-1)
     producer.end("end", version=4)
-    answer = t.ask("AddPartitionsToTxn", 4, transactions=[{**producer.who(), "verifyOnly": True,
-                                                           "topics": [{"name": "added", "partitions": [0]}]}])  # fmt: skip
-    t.say("verified", answer)
+    asked = {**producer.who(), "verifyOnly": True, "topics": [{"name": "added", "partitions": [0]}]}
+    t.say("verified", settled(t, "AddPartitionsToTxn", 4, transactions=[asked]))
     producer.add_group("a group: empty", "")
     producer.add_group("a group: another producer", "g", producerId=producer.id + 900)
     producer.add_group("a group: unknown id", "g", transactionalId="nobody-at-all")
