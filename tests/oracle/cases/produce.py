@@ -4,7 +4,7 @@ import struct
 import time
 
 from batches import APPEND_TIME, CODECS, CONTROL, TIME, TRANSACTIONAL, Record, batch, nullable, zigzag
-from cases.asking import ends, fetch, into, listed, produce, topic
+from cases.asking import ends, fetch, into, listed, produce, topic, until
 
 HOUR = 3_600_000
 
@@ -135,6 +135,9 @@ def acknowledgements(t):
     where.send("Produce", 12, {"acks": 0, "timeoutMs": 1000, "topicData": into("acks", batch())})
     where.waiting.clear()
     t.does("after acks 0", "ListOffsets", 5, where, replicaId=-1, topics=[{"name": "acks", "partitions": [{"timestamp": -2}]}])
+    # Nobody says when it is there.
+    end = {"replicaId": -1, "topics": [{"name": "acks", "partitions": [{"timestamp": -1}]}]}
+    until(lambda: t.ask("ListOffsets", 5, **end), lambda answer: answer["topics"][0]["partitions"][0]["offset"] == 3)
     ends(t, "then", "acks")
     where.send("Produce", 12, {"acks": 0, "timeoutMs": 1000, "topicData": into("nowhere", batch())})
     where.waiting.clear()
