@@ -16,6 +16,7 @@ mod groups;
 mod leaders;
 mod metadata;
 mod offsets;
+mod operations;
 mod produce;
 mod producers;
 #[cfg(any(test, feature = "testing"))]
