@@ -34,10 +34,11 @@ async fn a_member_that_lost_its_partitions_commits_no_offsets_in_a_transaction_a
     let (heard, _gate) = Heard::new();
     let stuck = GroupConfig { poll_interval_max: Duration::from_secs(1), ..GroupConfig::new("g") };
     let mut first = join(&pond.client, stuck, "t", &heard);
-    let taken = take(&mut first, 20).await;
     let mut writes_first = producer(&pond.client, "first").await;
-    let offsets = process(&mut writes_first, &taken).await;
+    let taken = take(&mut first, 20).await;
+    // At once: a second later it is stuck.
     let of = first.offsets_of(taken.keys()).expect("they are its own");
+    let offsets = process(&mut writes_first, &taken).await;
     let elsewhere = first.offsets_of(&[partition("t", 7)]).expect_err("nobody gave it that");
     assert_eq!(elsewhere.code, Some(ErrorCode::StaleMemberEpoch));
 
