@@ -143,7 +143,7 @@ impl Committer {
             return Err(Error::new(ErrorCode::StaleMemberEpoch, message));
         }
         let Identity { member, epoch } = rights.identity().clone();
-        Ok(OffsetsOf { group: self.inner.coordinator.group().to_owned(), member: Some((member, epoch)) })
+        Ok(OffsetsOf { group: self.inner.coordinator.name().to_owned(), member: Some((member, epoch)) })
     }
 
     async fn attempt(
