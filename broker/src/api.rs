@@ -4,6 +4,7 @@
 
 use crate::config::KafkaListener;
 use millpond_core::records::ProducerInstance;
+use millpond_core::topic_config::{Alteration, SettingKind};
 use millpond_log::{
     Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, TimestampMs, TopicId,
 };
@@ -259,6 +260,41 @@ pub struct NewTopic {
     pub configs: BTreeMap<String, String>,
     /// Check only.
     pub validate_only: bool,
+}
+
+/// Partitions that a topic is to get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewPartitions {
+    /// How many it has then.
+    pub total: u32,
+    /// Replicas of each that is new, the preferred leader first, chosen by hand; empty if the cluster is to choose.
+    pub assignments: Vec<Vec<BrokerId>>,
+    /// Check only.
+    pub validate_only: bool,
+}
+
+/// How the settings of a topic change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettingsChange {
+    /// One alteration after the other, of what is set.
+    Alter(Vec<(String, Alteration)>),
+    /// This is set, and nothing else.
+    Replace(BTreeMap<String, String>),
+}
+
+/// A setting of a broker, as Kafka's tools show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerSetting {
+    /// Kafka's name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: SettingKind,
+    /// The value that holds; `None` where it is not set.
+    pub value: Option<String>,
+    /// The value that holds unless the broker is told another.
+    pub default: Option<String>,
+    /// What it does.
+    pub documentation: &'static str,
 }
 
 /// A topic as clients see it.

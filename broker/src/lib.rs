@@ -49,6 +49,7 @@ mod replicas;
 pub mod secret;
 pub mod server;
 mod session;
+mod settings;
 mod start_error;
 pub mod telemetry;
 mod tier;

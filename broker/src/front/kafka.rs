@@ -5,6 +5,7 @@
 //! taken from a crate: what generic decoders allocate, they allocate from lengths that the client claims.
 
 mod active_producers;
+mod configs;
 mod connection;
 mod coordinator;
 mod describe;
@@ -16,6 +17,7 @@ mod groups;
 mod leaders;
 mod metadata;
 mod offsets;
+mod partitions;
 mod produce;
 mod producers;
 #[cfg(any(test, feature = "testing"))]

@@ -5,8 +5,8 @@ use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
 use super::{
-    active_producers, coordinator, describe, epochs, fetch, groups, metadata, offsets, produce, producers, topics,
-    transactions,
+    active_producers, configs, coordinator, describe, epochs, fetch, groups, metadata, offsets, partitions, produce,
+    producers, topics, transactions,
 };
 use crate::Broker;
 use crate::api::ApiError;
@@ -100,6 +100,17 @@ impl Door {
             Body::CreateTopics(request) => answer(envelope, async move { topics::create(&broker, request).await }),
             Body::DeleteTopics(request) => {
                 answer(envelope, async move { topics::delete(&broker, version, request).await })
+            }
+            Body::CreatePartitions(request) => {
+                answer(envelope, async move { partitions::create(&broker, request).await })
+            }
+            Body::DeleteRecords(request) => {
+                answer(envelope, async move { partitions::delete_records(&broker, request).await })
+            }
+            Body::DescribeConfigs(request) => answer(envelope, async move { configs::describe(&broker, request) }),
+            Body::AlterConfigs(request) => answer(envelope, async move { configs::replace(&broker, request).await }),
+            Body::IncrementalAlterConfigs(request) => {
+                answer(envelope, async move { configs::incremental(&broker, request).await })
             }
             Body::DescribeCluster(request) => {
                 answer(envelope, async move { describe::cluster(&broker, &listener, version, &request) })

@@ -173,10 +173,15 @@ fn assigned(mut assignments: Vec<Assignment>) -> Result<Vec<Vec<BrokerId>>, ApiE
             let message = "the partitions with replicas are not numbered from 0, each once and none left out";
             return Err(wrong(message.to_owned()));
         }
-        let broker = |id: i32| u32::try_from(id).map(BrokerId).map_err(|_| wrong(format!("{id} is no broker")));
-        brokers.into_iter().map(broker).collect()
+        self::brokers(brokers)
     };
     assignments.into_iter().enumerate().map(in_turn).collect()
+}
+
+/// Brokers, as a client numbers them.
+pub(super) fn brokers(ids: Vec<i32>) -> Result<Vec<BrokerId>, ApiError> {
+    let wrong = |id: i32| ApiError::new(ErrorCode::InvalidReplicaAssignment, format!("{id} is no broker"));
+    ids.into_iter().map(|id| u32::try_from(id).map(BrokerId).map_err(|_| wrong(id))).collect()
 }
 
 /// A count, `None` for the broker's default; any other number below 1 is an error.

@@ -1,5 +1,6 @@
 //! Answers, in every version advertised, as an independent decoder reads them.
 
+mod admin;
 mod groups;
 mod transactions;
 

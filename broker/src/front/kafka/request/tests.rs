@@ -1,5 +1,6 @@
 //! The decoder against an independent encoder, in every version advertised, and against bytes that mean harm.
 
+mod admin;
 mod transactions;
 
 use super::super::wire::REQUEST_ELEMENTS_MAX;
