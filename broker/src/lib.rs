@@ -25,6 +25,7 @@ mod lag;
 mod leaders;
 mod levels;
 mod listeners;
+mod log_dir;
 mod loss;
 mod manifest_refresh;
 mod manifests;

@@ -1,13 +1,13 @@
 //! Topics: creation, growth, deletion, and what is deleted or uploaded of them. Each asks the metadata store for one named transition and then serves what it says.
 
-use crate::api::{ApiError, NewPartitions, NewTopic, TopicDescription, TopicRef};
+use crate::api::{ApiError, NewPartitions, NewTopic, TopicDescription, TopicMade, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
 use crate::loss;
 use crate::placement::{Hosts, Wanted};
 use crate::tier::TierRequest;
 use millpond_core::records::TopicRecord;
-use millpond_core::topic_config::TopicConfig;
+use millpond_core::topic_config::{self, TopicConfig};
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId, TopicId};
 use millpond_metadata::kv::Revision;
@@ -43,11 +43,19 @@ impl Broker {
     }
 
     /// Creates a topic; its partitions have a leader when this returns.
-    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicMade, ApiError> {
         self.counted("CreateTopic", self.create(topic).await)
     }
 
-    async fn create(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+    /// The topic whose name this one could be taken for where Kafka's tools write `.` as `_`: they refuse to have both.
+    #[must_use]
+    pub fn collision(&self, name: &str) -> Option<String> {
+        let tables = self.inner().catalog.tables();
+        let same = |other: &str| other.len() == name.len() && other.replace('.', "_") == name.replace('.', "_");
+        tables.topics().map(|topic| topic.record.name.as_str()).find(|other| same(other)).map(str::to_owned)
+    }
+
+    async fn create(&self, topic: NewTopic) -> Result<TopicMade, ApiError> {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
@@ -79,9 +87,15 @@ impl Broker {
             replication_factor,
             config: topic.configs.clone(),
         };
+        let made = |topic| TopicMade {
+            topic,
+            partitions,
+            replication_factor,
+            settings: topic_config::describe(&record.config, replication_factor),
+        };
         if topic.validate_only {
-            return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }
-                .describe(&self.inner().alive.sessions()));
+            let topic = Topic { record: record.clone(), revision: Revision::ABSENT, config, partitions: Vec::new() };
+            return Ok(made(topic.describe(&self.inner().alive.sessions())));
         }
         let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs.clone(), placements };
         loop {
@@ -101,7 +115,8 @@ impl Broker {
         self.await_topic(id, partitions).await;
         let served = self.inner().catalog.by_id(id);
         let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
-        served.map(|topic| topic.describe(&self.inner().alive.sessions())).ok_or_else(nobody_yet)
+        let served = served.map(|topic| topic.describe(&self.inner().alive.sessions()));
+        served.map(made).ok_or_else(nobody_yet)
     }
 
     /// Waits until all partitions of a topic are served, as far as this broker sees; not for ever: what is not by then will be,
@@ -264,7 +279,7 @@ fn parse_config(overrides: &BTreeMap<String, String>) -> Result<TopicConfig, Api
     TopicConfig::from_overrides(overrides).map_err(|error| bad_config(&error))
 }
 
-pub(crate) fn bad_config(error: &millpond_core::topic_config::ConfigError) -> ApiError {
+pub(crate) fn bad_config(error: &topic_config::ConfigError) -> ApiError {
     ApiError::new(ErrorCode::InvalidConfig, error.to_string())
 }
 

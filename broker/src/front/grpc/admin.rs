@@ -3,7 +3,7 @@
 use super::convert::{self, topic_ref};
 use super::status::{malformed, status};
 use crate::Broker;
-use crate::api::{ApiError, NewPartitions, NewTopic, SettingsChange, TopicDescription};
+use crate::api::{ApiError, MoveTo, NewPartitions, NewTopic, SettingsChange, TopicDescription};
 use millpond_core::topic_config::Alteration;
 use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId};
 use millpond_proto::v1;
@@ -32,7 +32,7 @@ impl v1::admin_server::Admin for AdminService {
         let assignments = Vec::new();
         let topic = NewTopic { name, partitions, replication_factor, assignments, configs, validate_only };
         let created = self.broker.create_topic(topic).await;
-        answer(created.map(|topic| v1::CreateTopicResponse { topic: Some(convert::topic(topic)) }))
+        answer(created.map(|made| v1::CreateTopicResponse { topic: Some(convert::topic(made.topic)) }))
     }
 
     async fn delete_topic(&self, request: Request<v1::DeleteTopicRequest>) -> Answer<v1::DeleteTopicResponse> {
@@ -116,7 +116,7 @@ impl v1::admin_server::Admin for AdminService {
 
     async fn move_partition(&self, request: Request<v1::MovePartitionRequest>) -> Answer<v1::MovePartitionResponse> {
         let v1::MovePartitionRequest { topic, partition, to } = request.into_inner();
-        let to = to.into_iter().map(BrokerId).collect();
+        let to = MoveTo { replicas: to.into_iter().map(BrokerId).collect(), factor_may_change: true };
         let moved = self.broker.move_partition(&named(topic)?, partition, to).await;
         answer(moved.map(|()| v1::MovePartitionResponse {}))
     }

@@ -5,8 +5,8 @@ use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
 use super::{
-    active_producers, configs, coordinator, describe, epochs, fetch, groups, metadata, offsets, partitions, produce,
-    producers, topics, transactions,
+    active_producers, configs, coordinator, describe, elections, epochs, fetch, groups, log_dirs, metadata, offsets,
+    partitions, produce, producers, reassignments, topics, transactions,
 };
 use crate::Broker;
 use crate::api::ApiError;
@@ -112,6 +112,14 @@ impl Door {
             Body::IncrementalAlterConfigs(request) => {
                 answer(envelope, async move { configs::incremental(&broker, request).await })
             }
+            Body::ElectLeaders(request) => answer(envelope, async move { elections::answer(&broker, request).await }),
+            Body::AlterPartitionReassignments(request) => {
+                answer(envelope, async move { reassignments::alter(&broker, request).await })
+            }
+            Body::ListPartitionReassignments(request) => {
+                answer(envelope, async move { reassignments::list(&broker, request) })
+            }
+            Body::DescribeLogDirs(request) => answer(envelope, async move { log_dirs::answer(&broker, request).await }),
             Body::DescribeCluster(request) => {
                 answer(envelope, async move { describe::cluster(&broker, &listener, version, &request) })
             }

@@ -21,7 +21,13 @@ const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
-async fn describe(connection: &mut Connection, version: i16, kind: i8, of: &str, keys: &[&str]) -> DescribeConfigsResult {
+async fn describe(
+    connection: &mut Connection,
+    version: i16,
+    kind: i8,
+    of: &str,
+    keys: &[&str],
+) -> DescribeConfigsResult {
     let keys = (!keys.is_empty()).then(|| keys.iter().copied().map(text).collect());
     let resource = kafka::describe_configs_request::DescribeConfigsResource::default()
         .with_resource_type(kind)
@@ -50,10 +56,7 @@ async fn incremental(
 ) -> i16 {
     use kafka::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
     let change = |&(name, operation, value): &(&str, i8, Option<&str>)| {
-        AlterableConfig::default()
-            .with_name(text(name))
-            .with_config_operation(operation)
-            .with_value(value.map(text))
+        AlterableConfig::default().with_name(text(name)).with_config_operation(operation).with_value(value.map(text))
     };
     let resource = AlterConfigsResource::default()
         .with_resource_type(resource.0)
@@ -73,8 +76,9 @@ async fn replace(
     validate_only: bool,
 ) -> i16 {
     use kafka::alter_configs_request::{AlterConfigsResource, AlterableConfig};
-    let config =
-        |&(name, value): &(&str, Option<&str>)| AlterableConfig::default().with_name(text(name)).with_value(value.map(text));
+    let config = |&(name, value): &(&str, Option<&str>)| {
+        AlterableConfig::default().with_name(text(name)).with_value(value.map(text))
+    };
     let resource = AlterConfigsResource::default()
         .with_resource_type(resource.0)
         .with_resource_name(text(resource.1))
@@ -96,7 +100,8 @@ async fn a_topics_settings_are_described_with_where_they_come_from() {
         assert_eq!((set.value.as_deref(), set.config_source, set.read_only), (Some("1000"), 1, false));
         let synonyms: Vec<_> = set.synonyms.iter().map(|synonym| (&*synonym.name, synonym.source)).collect();
         assert_eq!(synonyms, [("retention.ms", 1), ("log.retention.ms", 5)], "version {version}");
-        assert_eq!((set.config_type, set.documentation.is_some()), if version >= 3 { (5, true) } else { (0, false) });
+        let documented = set.documentation.as_deref().is_some_and(|documentation| !documentation.is_empty());
+        assert_eq!((set.config_type, documented), if version >= 3 { (5, true) } else { (0, false) });
         let some = describe(&mut connection, version, TOPIC, "t", &["cleanup.policy", "no.such"]).await;
         let named: Vec<_> = some.configs.iter().map(|entry| (&*entry.name, entry.config_source)).collect();
         assert_eq!(named, [("cleanup.policy", 5)], "version {version}");
@@ -122,8 +127,11 @@ async fn a_topics_settings_are_altered_one_by_one_or_all_at_once() {
         let topic = &*format!("incremental-{version}");
         let of = (TOPIC, topic);
         connection.create(topic, 1, &[("retention.ms", "1000"), ("segment.ms", "5000")]).await;
-        let changes =
-            [("retention.ms", SET, Some("2000")), ("segment.ms", DELETE, None), ("cleanup.policy", APPEND, Some("compact"))];
+        let changes = [
+            ("retention.ms", SET, Some("2000")),
+            ("segment.ms", DELETE, None),
+            ("cleanup.policy", APPEND, Some("compact")),
+        ];
         assert_eq!(incremental(&mut connection, version, of, &changes, true).await, 0);
         assert_eq!(setting(&mut connection, topic, "retention.ms").await, ("1000".to_owned(), 1), "only checked");
         assert_eq!(incremental(&mut connection, version, of, &changes, false).await, 0);
@@ -222,12 +230,8 @@ async fn topics_grow_and_each_is_refused_alone() {
                 .with_validate_only(validate_only);
             connection.call(version, &request).await.results.iter().map(|grown| grown.error_code).collect()
         };
-        let several = vec![
-            grown(topic, 3, None),
-            grown("absent", 3, None),
-            grown("twice", 3, None),
-            grown("twice", 4, None),
-        ];
+        let several =
+            vec![grown(topic, 3, None), grown("absent", 3, None), grown("twice", 3, None), grown("twice", 4, None)];
         let codes = [0, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST, INVALID_REQUEST];
         assert_eq!(ask(&mut connection, several.clone(), true).await, codes, "version {version}");
         assert_eq!(partitions(&mut connection, topic).await, 2, "only checked");

@@ -2,8 +2,9 @@
 
 use super::*;
 use theirs::{
-    alter_configs_request, create_partitions_request, delete_records_request, describe_configs_request,
-    incremental_alter_configs_request,
+    alter_configs_request, alter_partition_reassignments_request, create_partitions_request, delete_records_request,
+    describe_configs_request, describe_log_dirs_request, elect_leaders_request, incremental_alter_configs_request,
+    list_partition_reassignments_request,
 };
 
 #[test]
@@ -16,8 +17,7 @@ fn describe_configs_is_read() {
                 .with_configuration_keys(keys.map(|keys| keys.iter().copied().map(text).collect()))
         };
         let resources = vec![resource("all", None), resource("some", Some(&["a", "b"]))];
-        let request =
-            theirs::DescribeConfigsRequest::default().with_resources(resources).with_include_synonyms(true);
+        let request = theirs::DescribeConfigsRequest::default().with_resources(resources).with_include_synonyms(true);
         if version >= 3 { request.with_include_documentation(true) } else { request }
     };
     check(Api::DescribeConfigs, body, |version, body| {
@@ -117,4 +117,87 @@ fn delete_records_is_read() {
         let cuts = request.topics[0].partitions.iter().map(|cut| (cut.index, cut.offset));
         assert!(cuts.eq([(1, 77), (2, -1)]));
     });
+}
+
+#[test]
+fn elect_leaders_is_read() {
+    for all in [false, true] {
+        let body = |version: i16| {
+            let asked =
+                elect_leaders_request::TopicPartitions::default().with_topic(topic("t")).with_partitions(vec![1, 2]);
+            let request = theirs::ElectLeadersRequest::default()
+                .with_topic_partitions((!all).then(|| vec![asked]))
+                .with_timeout_ms(9);
+            if version >= 1 { request.with_election_type(1) } else { request }
+        };
+        check(Api::ElectLeaders, body, |version, body| {
+            let Body::ElectLeaders(request) = body else { panic!("{body:?}") };
+            assert_eq!((request.election_type, request.timeout_ms), (i8::from(version >= 1), 9), "version {version}");
+            let asked = request.topics.map(|topics| (topics[0].name.clone(), topics[0].partitions.clone()));
+            assert_eq!(asked, (!all).then(|| ("t".to_owned(), vec![1, 2])));
+        });
+    }
+}
+
+#[test]
+fn alter_partition_reassignments_is_read() {
+    let body = |version: i16| {
+        let moved = |index, replicas: Option<&[i32]>| {
+            alter_partition_reassignments_request::ReassignablePartition::default()
+                .with_partition_index(index)
+                .with_replicas(replicas.map(|ids| ids.iter().map(|&id| id.into()).collect()))
+        };
+        let topic = alter_partition_reassignments_request::ReassignableTopic::default()
+            .with_name(topic("t"))
+            .with_partitions(vec![moved(1, Some(&[3, 4])), moved(2, None)]);
+        let request = theirs::AlterPartitionReassignmentsRequest::default().with_topics(vec![topic]).with_timeout_ms(9);
+        if version >= 1 { request.with_allow_replication_factor_change(false) } else { request }
+    };
+    check(Api::AlterPartitionReassignments, body, |version, body| {
+        let Body::AlterPartitionReassignments(request) = body else { panic!("{body:?}") };
+        assert_eq!((request.allow_replication_factor_change, request.timeout_ms), (version == 0, 9));
+        let moves = request.topics[0].partitions.iter().map(|moved| (moved.index, moved.replicas.as_deref()));
+        assert!(request.topics[0].name == "t" && moves.eq([(1, Some(&[3, 4][..])), (2, None)]));
+    });
+}
+
+#[test]
+fn list_partition_reassignments_is_read() {
+    for all in [false, true] {
+        let body = |_| {
+            let topic = list_partition_reassignments_request::ListPartitionReassignmentsTopics::default()
+                .with_name(topic("t"))
+                .with_partition_indexes(vec![1, 2]);
+            theirs::ListPartitionReassignmentsRequest::default()
+                .with_topics((!all).then(|| vec![topic]))
+                .with_timeout_ms(9)
+        };
+        check(Api::ListPartitionReassignments, body, |_, body| {
+            let Body::ListPartitionReassignments(request) = body else { panic!("{body:?}") };
+            let asked = request.topics.map(|topics| (topics[0].name.clone(), topics[0].partitions.clone()));
+            assert_eq!((asked, request.timeout_ms), ((!all).then(|| ("t".to_owned(), vec![1, 2])), 9));
+        });
+    }
+}
+
+#[test]
+fn describe_log_dirs_is_read() {
+    for all in [false, true] {
+        let body = |_| {
+            let topic = describe_log_dirs_request::DescribableLogDirTopic::default()
+                .with_topic(topic("t"))
+                .with_partitions(vec![1, 2]);
+            theirs::DescribeLogDirsRequest::default().with_topics((!all).then(|| vec![topic]))
+        };
+        let seen = |_, body: Body| {
+            let Body::DescribeLogDirs(request) = body else { panic!("{body:?}") };
+            let asked = request.topics.map(|topics| (topics[0].name.clone(), topics[0].partitions.clone()));
+            assert_eq!(asked, (!all).then(|| ("t".to_owned(), vec![1, 2])));
+        };
+        check(Api::DescribeLogDirs, body, seen);
+        // Version 5 has the layout of 4.
+        let mut bytes = frame(Api::DescribeLogDirs, 4, &body(4)).to_vec();
+        bytes[3] = 5;
+        seen(5, decode_request(bytes.into()).expect("well formed").body);
+    }
 }
