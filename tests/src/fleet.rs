@@ -104,6 +104,13 @@ pub struct Fleet {
     dir: TempDir,
 }
 
+/// Has the SDK in this process say what it meets, as the brokers do in their logs; in full with `MILLPOND_TEST_LOG=millpond_sdk=debug`.
+fn tell_of_clients() {
+    let filter = std::env::var("MILLPOND_TEST_LOG").unwrap_or_else(|_| "warn".to_owned());
+    // Another test of this process may have done so.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_test_writer().try_init();
+}
+
 impl Fleet {
     /// Starts it, and waits until every broker is ready.
     ///
@@ -113,6 +120,7 @@ impl Fleet {
     /// # Panics
     /// If it does not come up.
     pub async fn start(options: &FleetOptions) -> Result<Fleet, String> {
+        tell_of_clients();
         let dir = tempfile::tempdir().expect("a temporary folder");
         let metadata = match options.metadata {
             MetadataIn::Served => Metadata::Served(Served::start(&dir.path().join("metadata"))),

@@ -15,8 +15,8 @@ use crate::units::ByteCount;
 use acks::{Acked, Acks};
 use ledger::Ledger;
 use millpond_sdk::{
-    Admin, Client, Codec, Consumer, ConsumerConfig, IsolationLevel, NewTopic, Offset, PartitionStatus, Producer,
-    ProducerConfig, ProducerRecord, StartAt, TimestampMs, TopicPartition,
+    Admin, Client, Codec, Consumer, ConsumerConfig, ErrorCode, IsolationLevel, NewTopic, Offset, PartitionStatus,
+    Producer, ProducerConfig, ProducerRecord, StartAt, TimestampMs, TopicPartition,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ async fn tour() -> Result<(Summary, Fleet, TempDir), Failure> {
     topic.partitions = Some(PARTITIONS);
     topic.replication_factor = Some(u32::from(BROKERS));
     topic.configs = BTreeMap::from([("segment.bytes".to_owned(), SEGMENT_BYTES.to_owned())]);
-    admin.create_topic(topic).await.map_err(failed)?;
+    create(&admin, topic).await?;
 
     step("publishing the flights of 2013 by tail number, and reading along");
     let begun = Instant::now();
@@ -163,6 +163,19 @@ fn bootstrap(fleet: &Fleet) -> String {
 /// Says on standard error what happens now.
 fn step(what: &str) {
     eprintln!("{what}");
+}
+
+/// On a busy machine a broker may lose its session, and is back in a moment: as many copies are possible then.
+async fn create(admin: &Admin, topic: NewTopic) -> Result<(), Failure> {
+    let patience = Instant::now() + STALL_MAX;
+    loop {
+        match admin.create_topic(topic.clone()).await {
+            Err(error) if error.code == Some(ErrorCode::InvalidReplicationFactor) && Instant::now() < patience => {
+                tokio::time::sleep(POLL_WAIT).await;
+            }
+            created => return created.map(drop).map_err(failed),
+        }
+    }
 }
 
 async fn connect(fleet: &Fleet) -> Result<Client, Failure> {

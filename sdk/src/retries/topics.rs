@@ -28,6 +28,9 @@ const _: () = assert!(
 const RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 86_400);
 
 /// How many partitions the topic `name` has. If there is no such topic, it is created like `source`.
+///
+/// # Errors
+/// Those that are `retriable` pass by themselves.
 pub(super) async fn ensure(client: &Client, name: &str, source: &str, for_what: Use) -> Result<u32, Error> {
     let deadline = || Instant::now() + client.config().api_timeout;
     match client.partition_count(name, false, deadline()).await {
@@ -41,10 +44,17 @@ pub(super) async fn ensure(client: &Client, name: &str, source: &str, for_what: 
         Err(error) if error.maybe_done || error.code == Some(ErrorCode::TopicAlreadyExists) => {
             admin.describe_topic(name).await?
         }
-        created => created?,
+        Err(refused) => return Err(may_pass(refused)),
+        Ok(created) => created,
     };
     tracing::info!(topic = name, partitions = created.partitions.len(), "created a topic for records that fail");
     Ok(u32::try_from(created.partitions.len()).expect("partitions are counted in 32 bits"))
+}
+
+/// `source` has as many copies: so many brokers were there once, and one that is down comes back or is replaced.
+fn may_pass(refused: Error) -> Error {
+    let retriable = refused.retriable || refused.code == Some(ErrorCode::InvalidReplicationFactor);
+    Error { retriable, ..refused }
 }
 
 /// The topic to create: as many partitions and copies as `source` has, and settings by which no record is lost that `source` would keep.

@@ -349,6 +349,41 @@ async fn no_record_is_lost_when_consumers_and_a_broker_are_killed_at_any_time() 
     fleet.stop().await;
 }
 
+/// A broker is down when the first record fails: its delay topic cannot have as many copies as the topic, and that passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_delay_topic_cannot_be_made_while_a_broker_is_down_waits_for_the_broker() {
+    let mut fleet = Fleet::start(&FleetOptions::new(3)).await.expect("every machine has what it takes");
+    let client = fleet.connect().await;
+    topic(&client, "events", 1).await;
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are valid");
+    producer.send(ProducerRecord::new("events").value("1")).await.expect("there is room").await.expect("it is written");
+    fleet.kill(2);
+    eventually("the fleet knows that a broker is down", async || {
+        let described = Admin::new(&client).describe_cluster().await.ok()?;
+        (described.brokers.len() == 2).then_some(())
+    })
+    .await;
+    let runs = Runs::new();
+    let handler = {
+        let runs = runs.clone();
+        move |attempt: Attempt| {
+            let first = attempt.number <= 2;
+            runs.add(attempt, !first);
+            async move { if first { Err(HandlerError::transient("NotYet", "it is not time")) } else { Ok(()) } }
+        }
+    };
+    let consumer = run(&client, RetryingConfig::new("workers").policy(policy()), "events", handler);
+    runs.until(|runs| runs.len() == 2).await;
+    assert!(consumer.control.paused().is_empty(), "nobody has to look at it");
+    fleet.restart(2).await;
+    let all = runs.until(|runs| runs.len() == 3).await;
+    assert_eq!(values(&all), [("1".to_owned(), false), ("1".to_owned(), false), ("1".to_owned(), true)]);
+    let delay = Admin::new(&client).describe_topic("events.retry.1s").await.expect("it was made");
+    assert_eq!(delay.partitions[0].replicas.len(), 3);
+    consumer.close().await;
+    fleet.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strict_consumer_lets_nothing_overtake_a_record_that_fails_until_it_is_told_to_go_on() {
     let fleet = Fleet::start(&FleetOptions::new(3)).await.expect("every machine has what it takes");
