@@ -15,7 +15,7 @@ from aiokafka.errors import InvalidPartitionsError, OffsetOutOfRangeError
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 RECORDS = 300
 FIRST_TIME = 1_700_000_000_000
-LARGE = 5 << 20
+LARGE = 3 << 20
 TIMEOUT = 60
 
 

@@ -14,7 +14,7 @@ from kafka.errors import ElectionNotNeededError, InvalidPartitionsError, OffsetO
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 RECORDS = 300
 FIRST_TIME = 1_700_000_000_000
-LARGE = 5 << 20
+LARGE = 3 << 20
 TIMEOUT = 60
 
 

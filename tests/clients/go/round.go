@@ -13,7 +13,7 @@ import (
 const (
 	firstTime = int64(1_700_000_000_000)
 	each      = 300
-	large     = 5 << 20
+	large     = 3 << 20
 	lookedAt  = "looked-after"
 )
 

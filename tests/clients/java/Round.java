@@ -43,7 +43,7 @@ public class Round {
     static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     static final int RECORDS = 300;
     static final long FIRST_TIME = 1_700_000_000_000L;
-    static final int LARGE = 5 << 20;
+    static final int LARGE = 3 << 20;
     static final long TIMEOUT_S = 60;
 
     static String bootstrap;

@@ -7,7 +7,7 @@ const { randomBytes } = require('crypto')
 
 const RECORDS = 300
 const FIRST_TIME = 1700000000000
-const LARGE = 5 << 20
+const LARGE = 3 << 20
 const TIMEOUT_MS = 60000
 
 const kafka = new Kafka({ clientId: 'app', brokers: [process.argv[2]], logLevel: logLevel.NOTHING })

@@ -96,7 +96,7 @@ async fn kcat_sends_headers_and_nulls_and_a_large_record_and_finds_records_by_ti
         Ok(kcat) => kcat,
         Err(why) => return skip(test, &why),
     };
-    let served = Served::start().await;
+    let served = Served::with_room_for_large_batches().await;
     let bootstrap = served.broker.kafka();
     let mut raw = served.connect().await;
     raw.create("t", 1, &[]).await;
@@ -119,7 +119,7 @@ async fn kcat_sends_headers_and_nulls_and_a_large_record_and_finds_records_by_ti
 
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("large");
-    let value: Vec<u8> = (0..5_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let value: Vec<u8> = (0..3_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(&file, &value).expect("there is room");
     let file = file.to_str().expect("a path of text");
     let large = ["-b", bootstrap, "-t", "large", "-p", "0", "-X", "message.max.bytes=10485760"];
@@ -135,9 +135,9 @@ async fn confluent_kafka_gets_back_what_it_sent() {
         Ok(python) => python,
         Err(why) => return skip("confluent_kafka_gets_back_what_it_sent", &why),
     };
-    let served = Served::start().await;
+    let served = Served::with_room_for_large_batches().await;
     let script = repository().join("tests/clients/confluent.py");
     let script = script.to_str().expect("a path of text");
-    let output = run(&python, &[script, "--bootstrap", served.broker.kafka()], b"").await;
+    let output = run(&python, &[script, "--large", "--bootstrap", served.broker.kafka()], b"").await;
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "10000 records there and back");
 }

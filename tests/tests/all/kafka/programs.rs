@@ -49,7 +49,11 @@ pub(super) async fn holds(test: &str, program: Program, arguments: &[&str], said
         Ok(command) => command,
         Err(why) => return skip(test, &why),
     };
-    let served = Served::start().await;
+    // Large records are among those that are sent there and back.
+    let served = match arguments.contains(&"records") {
+        true => Served::with_room_for_large_batches().await,
+        false => Served::start().await,
+    };
     let broker = |&argument| if argument == "@" { served.broker.kafka() } else { argument };
     let all: Vec<&str> = first.iter().map(String::as_str).chain(arguments.iter().map(broker)).collect();
     let output = run(&program, &all, b"").await;
