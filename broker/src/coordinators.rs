@@ -93,6 +93,13 @@ enum Standing<M: Machine> {
     Serving { epoch: u32, lane: mpsc::Sender<Message<M>> },
 }
 
+/// What the coordinator shards on this broker know, and which shards these are: who asks all brokers knows by that whether one that moved
+/// meanwhile was passed over.
+pub(crate) struct Here<T> {
+    pub(crate) shards: Vec<u32>,
+    pub(crate) found: Vec<T>,
+}
+
 /// Why a request was not answered by the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
@@ -196,16 +203,16 @@ impl Broker {
     ///
     /// # Errors
     /// `COORDINATOR_LOAD_IN_PROGRESS`: some are being read back. As `ask_group`, if a shard is lost meanwhile.
-    pub(crate) async fn list_groups_here(&self) -> Result<Vec<Listed>, ApiError> {
-        let mut groups = Vec::new();
-        for shard in self.inner().coordinators.groups.shards() {
-            match self.ask_groups(shard, Request::List).await? {
-                Answer::List(listed) => groups.extend(listed),
+    pub(crate) async fn list_groups_here(&self) -> Result<Here<Listed>, ApiError> {
+        let (shards, mut found) = (self.inner().coordinators.groups.shards(), Vec::new());
+        for shard in &shards {
+            match self.ask_groups(*shard, Request::List).await? {
+                Answer::List(listed) => found.extend(listed),
                 other => unreachable!("a list is answered by a list, not by {other:?}"),
             }
         }
-        groups.sort_by(|one, other| one.group.cmp(&other.group));
-        Ok(groups)
+        found.sort_by(|one: &Listed, other| one.group.cmp(&other.group));
+        Ok(Here { shards, found })
     }
 
     /// The broker that coordinates a group, and in which epoch it owns the shard.

@@ -3,18 +3,105 @@
 
 use crate::api::{ApiError, TopicRef};
 use crate::broker::{Broker, stopping};
-use crate::partitions::messages::{ProduceReply, ShardMsg};
-use crate::refusals::not_leader;
+use crate::clock;
+use crate::partitions::messages::{Ending, ProduceReply, ShardMsg};
+use crate::partitions::open::{AskedOpen, OpenTransaction, not_open};
+use crate::refusals::{not_leader, stale};
+use futures::future::join_all;
+use millpond_core::records::ProducerInstance;
 use millpond_log::producers::ProducerSummary;
-use millpond_log::transactions::Marker;
-use millpond_log::{Batch, ErrorCode, TimestampMs};
+use millpond_log::transactions::{EndMarker, Marker, TxnOutcome};
+use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, Offset, PartitionId, TimestampMs};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long the commit of a marker is waited for. Kafka's `request.timeout.ms` of an admin client.
 const MARKED_WITHIN: Duration = Duration::from_secs(30);
 
+/// Most open transactions that are told of at once: who has that many does not need to hear of more to know what is wrong.
+const OPEN_MAX: usize = 10_000;
+
+/// Transactions that are open in partitions which are led here.
+pub(crate) struct Open {
+    /// With the names of their topics, in order of partition and offset.
+    pub(crate) transactions: Vec<(String, OpenTransaction)>,
+    /// Whether there are more than these.
+    pub(crate) more: bool,
+}
+
 impl Broker {
+    /// What transactions have open in partitions that are led here and was not written to for `idle`: of one partition, of a topic, or of all.
+    ///
+    /// # Errors
+    /// `UNKNOWN_TOPIC_OR_PARTITION`. `NOT_LEADER_OR_FOLLOWER`: this broker may lead nothing any more (rule B5).
+    pub(crate) async fn open_transactions(
+        &self,
+        topic: Option<TopicRef>,
+        partition: Option<u32>,
+        idle: Duration,
+    ) -> Result<Open, ApiError> {
+        if !self.session_handle().is_fresh() {
+            return Err(stale(ErrorCode::NotLeaderOrFollower));
+        }
+        let partitions: Arc<[PartitionId]> = match (&topic, partition) {
+            (Some(topic), Some(index)) => Arc::new([self.inner().catalog.partition(topic, index)?.1.id]),
+            (Some(topic), None) => {
+                self.inner().catalog.topic(topic)?.partitions.iter().map(|partition| partition.id).collect()
+            }
+            (None, _) => {
+                let tables = self.inner().catalog.tables();
+                tables.topics().flat_map(|topic| topic.partitions.iter().map(|partition| partition.id)).collect()
+            }
+        };
+        let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
+        let written_by = TimestampMs(clock::wall().0.saturating_sub(idle_ms));
+        let asked = self.inner().shards.iter().map(|shard| {
+            let (reply, answer) = oneshot::channel();
+            let asked = AskedOpen { partitions: Arc::clone(&partitions), written_by, reply };
+            // A shard that is gone ends the broker.
+            let _ = shard.send(ShardMsg::OpenTransactions(asked));
+            answer
+        });
+        let answers: Result<Vec<Vec<OpenTransaction>>, _> = join_all(asked).await.into_iter().collect();
+        let mut found = answers.map_err(|_| stopping())?.concat();
+        found.sort_by_key(|open| (open.partition, open.first));
+        let more = found.len() > OPEN_MAX;
+        found.truncate(OPEN_MAX);
+        let named = found.into_iter().filter_map(|open| {
+            // A topic that is deleted has nothing open any more.
+            let topic = self.inner().catalog.by_id(open.partition.topic)?;
+            Some((topic.record.name.to_string(), open))
+        });
+        Ok(Open { transactions: named.collect(), more })
+    }
+
+    /// Aborts what a producer has open in a partition that is led here, from `first` on, whatever its coordinator knows; returns once the marker
+    /// is committed.
+    ///
+    /// # Errors
+    /// `INVALID_TXN_STATE`: this is not open. As `write_marker`.
+    pub(crate) async fn abort_open_transaction(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        producer: ProducerInstance,
+        first: Offset,
+    ) -> Result<(), ApiError> {
+        let aborted = async {
+            let known = self.find_producers(topic, partition).await?.into_iter().find(|known| known.id == producer.id);
+            let is_it =
+                |known: &ProducerSummary| known.epoch == producer.epoch && known.transaction_start == Some(first);
+            let open = known.filter(is_it).ok_or_else(not_open)?;
+            // The newest coordinator that the log knows: an older one would be refused (rule X5), and a newer one be made up.
+            let coordinator_epoch = open.coordinator_epoch.unwrap_or(CoordinatorEpoch(0));
+            let end = EndMarker { outcome: TxnOutcome::Abort, coordinator_epoch };
+            let marker = Marker { producer: producer.id, epoch: producer.epoch, raised: false, end };
+            self.append_marker(topic, partition, marker, Some(first)).await
+        };
+        aborted.await.map_err(|error| self.naming_leader(topic, partition, error))
+    }
+
     /// The producers that the partition remembers, by id, with their open transactions; at most 10 000 (rule T4).
     ///
     /// # Errors
@@ -38,11 +125,18 @@ impl Broker {
     /// Of the partition: unknown, or not led here. `INVALID_PRODUCER_EPOCH`, `TRANSACTION_COORDINATOR_FENCED`: the log knows later ones
     /// (rule X5). `REQUEST_TIMED_OUT`: it may be committed yet.
     pub(crate) async fn write_marker(&self, topic: &TopicRef, partition: u32, marker: Marker) -> Result<(), ApiError> {
-        let written = self.counted("WriteTxnMarkers", self.append_marker(topic, partition, marker).await);
+        let written = self.counted("WriteTxnMarkers", self.append_marker(topic, partition, marker, None).await);
         written.map_err(|error| self.naming_leader(topic, partition, error))
     }
 
-    async fn append_marker(&self, topic: &TopicRef, partition: u32, marker: Marker) -> Result<(), ApiError> {
+    /// Only if the producer's open transaction begins at `first`, where that is given.
+    async fn append_marker(
+        &self,
+        topic: &TopicRef,
+        partition: u32,
+        marker: Marker,
+        first: Option<Offset>,
+    ) -> Result<(), ApiError> {
         let (_, handle) = self.inner().catalog.partition(topic, partition)?;
         let local = handle.local()?;
         let visible = local.view.borrow().visible;
@@ -54,8 +148,8 @@ impl Broker {
             ApiError::new(ErrorCode::KafkaStorageError, "the WAL has no room for the marker yet; retry")
         })?;
         let (reply, answer): (ProduceReply, _) = oneshot::channel();
-        let message = ShardMsg::EndTransaction { partition: handle.id, office: visible.epoch, marker, room, reply };
-        local.shard.send(message).map_err(|_| stopping())?;
+        let ending = Ending { partition: handle.id, office: visible.epoch, marker, first, room, reply };
+        local.shard.send(ShardMsg::EndTransaction(ending)).map_err(|_| stopping())?;
         let answered = tokio::time::timeout(MARKED_WITHIN, answer).await.map_err(|_| {
             ApiError::new(ErrorCode::RequestTimedOut, "the marker was not committed in time; it may still be")
                 .in_doubt()

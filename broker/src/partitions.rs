@@ -3,6 +3,7 @@
 pub(crate) mod ends;
 pub(crate) mod links;
 pub(crate) mod messages;
+pub(crate) mod open;
 pub(crate) mod recovery;
 pub(crate) mod shard;
 mod unverified;

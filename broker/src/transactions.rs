@@ -12,7 +12,7 @@ mod ways;
 use crate::api::{ApiError, CurrentLeader, InTransaction, TransactionOffsets};
 use crate::broker::Broker;
 use crate::clock;
-use crate::coordinators::{Ask, Told, Unanswered};
+use crate::coordinators::{Ask, Here, Told, Unanswered};
 use crate::marks::{Confirm, Confirmed};
 use millpond_core::coordinators::shard_of;
 use millpond_core::groups::{self, Answer};
@@ -157,16 +157,16 @@ impl Broker {
     ///
     /// # Errors
     /// `COORDINATOR_LOAD_IN_PROGRESS`: some are being read back. `NOT_COORDINATOR`, if a shard is lost meanwhile.
-    pub(crate) async fn list_transactions_here(&self) -> Result<Vec<(String, TransactionRecord)>, ApiError> {
-        let mut transactions = Vec::new();
-        for shard in self.inner().coordinators.transactions.shards() {
-            match self.ask_transactions(shard, Ask::List).await? {
-                Told::List(listed) => transactions.extend(listed),
+    pub(crate) async fn list_transactions_here(&self) -> Result<Here<(String, TransactionRecord)>, ApiError> {
+        let (shards, mut found) = (self.inner().coordinators.transactions.shards(), Vec::new());
+        for shard in &shards {
+            match self.ask_transactions(*shard, Ask::List).await? {
+                Told::List(listed) => found.extend(listed),
                 other => unreachable!("a list is answered by a list, not by {other:?}"),
             }
         }
-        transactions.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(transactions)
+        found.sort_by(|(one, _): &(String, _), (other, _)| one.cmp(other));
+        Ok(Here { shards, found })
     }
 
     /// What is known of a transactional id.

@@ -15,6 +15,7 @@ mod partition;
 mod produce;
 mod status;
 mod topic;
+mod transaction;
 
 use crate::failure::{Doing, Failure};
 use std::future::Future;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Partition(partition::Args),
     /// Look at consumer groups, their lag and their offsets
     Group(group::Args),
+    /// Look at transactions, find those that hang, and abort them
+    Transaction(transaction::Args),
     /// Write records, one for each line of input
     Produce(produce::Args),
     /// Read records and print them
@@ -59,6 +62,7 @@ pub(crate) fn run(command: Command, whole: clap::Command) -> Result<(), Failure>
         Command::Topic(args) => client(topic::run(args)),
         Command::Partition(args) => client(partition::run(args)),
         Command::Group(args) => client(group::run(args)),
+        Command::Transaction(args) => client(transaction::run(args)),
         Command::Produce(args) => client(produce::run(args)),
         Command::Consume(args) => client(consume::run(args)),
         Command::Dlq(args) => client(dlq::run(args)),

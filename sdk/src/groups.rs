@@ -4,6 +4,7 @@ use crate::IsolationLevel;
 use crate::admin::Admin;
 use crate::client::{Repeat, answer};
 use crate::error::Error;
+use crate::shards::{OfShards, of_every_shard};
 use millpond_log::{ErrorCode, Offset, TopicId};
 use millpond_proto::v1::groups_client::GroupsClient;
 use millpond_proto::{MESSAGE_BYTES_MAX, v1};
@@ -95,17 +96,17 @@ impl Admin {
     /// The groups of all coordinators, in order of name.
     ///
     /// # Errors
-    /// If a broker does not answer: the list would not be whole.
+    /// If some coordinator does not answer for long: the list would not be whole.
     pub async fn list_groups(&self) -> Result<Vec<ListedGroup>, Error> {
-        let mut groups = BTreeMap::new();
-        for broker in self.describe_cluster().await?.brokers {
-            let call =
-                |channel| async move { answer(GroupsClient::new(channel).list_groups(v1::ListGroupsRequest {}).await) };
-            // A group that moves meanwhile may be told of twice.
-            let listed = self.client.call_once(broker.grpc, call).await?.groups;
-            groups.extend(listed.into_iter().map(|listed| (listed.group.clone(), ListedGroup::from(listed))));
-        }
-        Ok(groups.into_values().collect())
+        let call = |channel| async move {
+            let groups = GroupsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let told = answer({ groups }.list_groups(v1::ListGroupsRequest {}).await)?;
+            let v1::ListGroupsResponse { groups, shards, shards_total } = told;
+            Ok(OfShards { found: groups, shards, total: shards_total })
+        };
+        let listed = of_every_shard(self, call).await?;
+        let named = |listed: v1::ListedGroup| (listed.group.clone(), ListedGroup::from(listed));
+        Ok(listed.into_iter().map(named).collect::<BTreeMap<_, _>>().into_values().collect())
     }
 
     /// Describes a group.

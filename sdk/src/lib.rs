@@ -34,7 +34,9 @@ mod metadata;
 mod producer;
 mod record;
 pub mod retries;
+mod shards;
 mod transactional;
+mod transactions;
 mod worker;
 
 pub use admin::{Admin, NewTopic, OffsetSpec};
@@ -59,4 +61,5 @@ pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, To
 pub use producer::{Acks, Delivery, Producer, ProducerConfig, murmur2};
 pub use record::{ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};
 pub use transactional::{OffsetsOf, TransactionalConfig, TransactionalProducer};
+pub use transactions::{HangingTransaction, OpenIn, OpenTransaction, TransactionDescription, TransactionPartition};
 pub use worker::{Worker, WorkerConfig, WorkerError};

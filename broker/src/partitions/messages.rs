@@ -2,6 +2,7 @@
 
 use super::ends::AskedEnds;
 use super::links::{Links, Pushed};
+use super::open::AskedOpen;
 use super::view::ViewSender;
 use crate::api::{ApiError, InTransaction};
 use crate::wal::WalPermit;
@@ -42,16 +43,30 @@ pub(crate) enum ShardMsg {
     Stand { partition: PartitionId, stands: bool },
     /// Says which producers a partition that is led here remembers.
     Producers { partition: PartitionId, reply: oneshot::Sender<Result<Vec<ProducerSummary>, ApiError>> },
+    /// Says which transactions are open in partitions that are led here. What is not is not in the answer.
+    OpenTransactions(AskedOpen),
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
     Drop { partition: PartitionId },
-    /// A coordinator ends a transaction (rule X5), for whoever leads in this epoch. Answered once the marker is committed.
-    EndTransaction { partition: PartitionId, office: LeaderEpoch, marker: Marker, room: WalPermit, reply: ProduceReply },
+    /// A coordinator, or an operator, ends a transaction (rule X5). Answered once the marker is committed.
+    EndTransaction(Ending),
     /// What a coordinator said of a transaction that batches wait for (rule X3).
     Verified { partition: PartitionId, verified: Verified, refused: Option<ApiError> },
     /// Whoever reads its log found an invariant broken (rule B6).
     Fault { partition: PartitionId, fault: Fault },
+}
+
+/// The end of a transaction in one partition.
+pub(crate) struct Ending {
+    pub(crate) partition: PartitionId,
+    /// For whoever leads in this epoch.
+    pub(crate) office: LeaderEpoch,
+    pub(crate) marker: Marker,
+    /// Only if this is where the producer's open transaction begins: who says so knows no coordinator's epoch to tell it from the next.
+    pub(crate) first: Option<Offset>,
+    pub(crate) room: WalPermit,
+    pub(crate) reply: ProduceReply,
 }
 
 /// One produce on its way. The queue is bounded because `memory` was acquired before.

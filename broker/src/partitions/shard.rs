@@ -4,8 +4,10 @@
 
 use super::links::{Answer, AnswerSender, LinkMsg, Pushed};
 use super::messages::{
-    Closed, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Verify, Wanted,
+    Closed, Ending, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Verify,
+    Wanted,
 };
+use super::open;
 use super::unverified::Waiting;
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
@@ -19,8 +21,7 @@ use millpond_core::replica::{
 };
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::transactions::Marker;
-use millpond_log::{BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, Incarnation, Offset, PartitionId};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -252,9 +253,8 @@ impl Shard {
                 let _ = reply.send(found.ok_or_else(not_leader));
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
-            ShardMsg::EndTransaction { partition, office, marker, room, reply } => {
-                self.on_end_transaction(partition, office, marker, room, reply);
-            }
+            ShardMsg::OpenTransactions(asked) => asked.answer(|id| Some(&self.slots.get(&id)?.replica)),
+            ShardMsg::EndTransaction(ending) => self.on_end_transaction(ending),
             ShardMsg::Verified { partition, verified, refused } => self.on_verified(partition, verified, refused),
             ShardMsg::Drop { partition } => self.on_drop(partition),
             ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
@@ -361,18 +361,15 @@ impl Shard {
         waited.into_iter().for_each(|produce| self.on_produce(produce));
     }
 
-    fn on_end_transaction(
-        &mut self,
-        partition: PartitionId,
-        office: LeaderEpoch,
-        marker: Marker,
-        room: WalPermit,
-        reply: ProduceReply,
-    ) {
+    fn on_end_transaction(&mut self, ending: Ending) {
+        let Ending { partition, office, marker, first, room, reply } = ending;
         let leads = |slot: &&Slot| slot.replica.leading().is_some_and(|(record, _)| record.epoch == office);
-        if self.slots.get(&partition).filter(leads).is_none() {
+        let Some(slot) = self.slots.get(&partition).filter(leads) else {
             // Rule X5: it may have been under way for long, and another copy of it be done.
             return self.to_answer.push((reply, Err(not_leader())));
+        };
+        if first.is_some_and(|first| !open::is_open(&slot.replica, marker.producer, first)) {
+            return self.to_answer.push((reply, Err(open::not_open())));
         }
         let token = Token(self.replies.insert(reply) as u64);
         let written_before = self.marks.len();

@@ -4,7 +4,7 @@ use crate::api::ApiError;
 use crate::broker::Broker;
 use crate::coordinators::Unanswered;
 use crate::marks::{Asked, Mark, MarkCall, MarkPlace, Marked};
-use crate::partitions::messages::ShardMsg;
+use crate::partitions::messages::{Ending, ShardMsg};
 use crate::replicas::shard_of;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
@@ -98,9 +98,9 @@ impl Broker {
             return std::future::ready(Err(ErrorCode::KafkaStorageError)).boxed();
         };
         let (reply, answer) = oneshot::channel::<Result<Appended, ApiError>>();
-        let message = ShardMsg::EndTransaction { partition, office, marker, room, reply };
+        let ending = Ending { partition, office, marker, first: None, room, reply };
         // A shard that is gone ends the broker, and drops the reply.
-        let _ = shard_of(partition, &self.inner().shards).send(message);
+        let _ = shard_of(partition, &self.inner().shards).send(ShardMsg::EndTransaction(ending));
         async move {
             match answer.await {
                 Ok(Ok(_)) => Ok(()),

@@ -296,7 +296,7 @@ async fn whoever_is_fenced_writes_nothing_more_and_its_transaction_is_aborted() 
     coordinator.terminate_transaction("hanging".to_owned()).await.expect("it is known");
     assert_eq!(fleet.all_ended(3).await, 2);
     assert_eq!(hanging.end(TxnOutcome::Commit).await, Err(ErrorCode::ProducerFenced));
-    let listed = coordinator.list_transactions_here().await.expect("all are read back");
+    let listed = coordinator.list_transactions_here().await.expect("all are read back").found;
     assert!(listed.iter().any(|(id, record)| id == "hanging" && record.state == TransactionState::CompleteAbort));
     // A client of the first version adds before it writes.
     let older = fleet.client("nothing added", 60_000, false).await;

@@ -200,7 +200,8 @@ fn failed(error: millpond_sdk::Error) -> Failure {
     Failure::new(error.to_string())
 }
 
-fn place(text: &str) -> Result<TopicPartition, String> {
+/// `TOPIC:PARTITION`, as arguments name a partition.
+pub(super) fn place(text: &str) -> Result<TopicPartition, String> {
     let parsed = text.rsplit_once(':').filter(|(topic, _)| !topic.is_empty());
     let parsed = parsed.and_then(|(topic, partition)| Some((topic, partition.parse().ok()?)));
     match parsed {

@@ -1,4 +1,6 @@
-//! `millpond produce`: one record for each line of input. Ends well only if every record was acknowledged.
+//! `millpond produce`: one record for each line of input. Ends well only if every record was acknowledged, or committed.
+
+mod transactions;
 
 use super::deliveries::Deliveries;
 use crate::connection::ConnectionArgs;
@@ -15,6 +17,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use transactions::{TransactionArgs, Transactions};
 
 /// Arguments of `produce`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +39,8 @@ pub(crate) struct Args {
     partition: Option<u32>,
     #[command(flatten)]
     sending: SendingArgs,
+    #[command(flatten)]
+    transactions: TransactionArgs,
     /// Give a record up when it is not acknowledged after this time, with all retries
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2m")]
     delivery_timeout: Duration,
@@ -116,6 +121,18 @@ fn separator(text: &str) -> Result<Separator, String> {
 #[derive(Serialize)]
 struct Sent {
     records: u64,
+    /// How many transactions they were committed in, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transactions: Option<u64>,
+}
+
+/// Why no more is read.
+enum End {
+    /// That was all.
+    Input,
+    /// The process is asked to end.
+    Asked,
+    Failed(Failure),
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
@@ -127,80 +144,129 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         request_timeout: defaults.request_timeout.min(args.delivery_timeout.saturating_sub(defaults.linger)),
         ..defaults
     };
-    let producer = Producer::new(&client, config).map_err(|error| Failure::usage(error.to_string()))?;
     let lines = match args.json {
         true => Lines::Json,
         false => Lines::Plain { key_separator: args.key_separator.map(|separator| separator.0) },
     };
-    let mut sending = Sending {
-        producer,
-        topic: args.topic.into(),
-        partition: args.partition,
-        lines,
-        deliveries: Deliveries::default(),
+    let reading = Reading { topic: args.topic.into(), partition: args.partition, lines };
+    let mut sending = match args.transactions.within(args.delivery_timeout) {
+        None => Sending::OneByOne(OneByOne {
+            producer: Producer::new(&client, config).map_err(|error| Failure::usage(error.to_string()))?,
+            reading,
+            deliveries: Deliveries::default(),
+        }),
+        Some(how) => Sending::InTransactions(Transactions::begin(&client, how, config, reading).await?),
     };
     let mut portions = input::lines(&args.file)?;
-    let stopped = loop {
+    let end = loop {
         let portion = tokio::select! {
-            () = shutdown.asked() => break Ok(()),
+            () = shutdown.asked() => break End::Asked,
             portion = portions.recv() => portion,
         };
         match portion {
-            None => break Ok(()),
-            Some(Err(failure)) => break Err(failure),
+            None => break End::Input,
+            Some(Err(failure)) => break End::Failed(failure),
             Some(Ok(portion)) => {
                 if let Err(failure) = sending.send(portion).await {
-                    break Err(failure);
+                    break End::Failed(failure);
                 }
             }
         }
     };
-    let records = sending.finish(stopped).await?;
+    let sent = sending.finish(end).await?;
     match args.output.output {
-        Format::Json => output::json(&Sent { records }),
-        Format::Text => output::text(&format!("{records} records")),
+        Format::Json => output::json(&sent),
+        Format::Text => output::text(&sent.to_text()),
     }
 }
 
-/// A producer and the records on their way.
-struct Sending {
-    producer: Producer,
+impl Sent {
+    fn to_text(&self) -> String {
+        match self.transactions {
+            None => format!("{} records", self.records),
+            Some(transactions) => format!("{} records in {transactions} transactions", self.records),
+        }
+    }
+}
+
+/// What lines become.
+struct Reading {
     topic: Arc<str>,
     partition: Option<u32>,
     lines: Lines,
-    deliveries: Deliveries,
+}
+
+impl Reading {
+    /// The record of a line, or what is wrong with it.
+    fn record(&self, number: u64, line: &[u8]) -> Result<ProducerRecord, Failure> {
+        let entered = self.lines.read(line).map_err(|error| at_line(number, error))?;
+        let Entered { partition, timestamp_ms, key, value, headers } = entered;
+        Ok(ProducerRecord {
+            topic: Arc::clone(&self.topic),
+            partition: partition.or(self.partition),
+            timestamp: timestamp_ms.map(TimestampMs),
+            key,
+            value,
+            headers,
+        })
+    }
+}
+
+fn at_line(number: u64, error: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("line {number}: {error}"))
+}
+
+/// How records are written.
+enum Sending {
+    OneByOne(OneByOne),
+    InTransactions(Transactions),
 }
 
 impl Sending {
     async fn send(&mut self, portion: Portion) -> Result<(), Failure> {
         for (number, line) in (portion.first..).zip(&portion.lines) {
-            let record = self.lines.read(line).map_err(|error| Failure::new(format!("line {number}: {error}")))?;
-            let sent = self.producer.send(self.record(record)).await;
-            self.deliveries.add(sent.map_err(|error| Failure::new(format!("line {number}: {error}")))?);
-            self.deliveries.look()?;
+            match self {
+                Sending::OneByOne(records) => records.send(number, line).await?,
+                Sending::InTransactions(transactions) => transactions.send(number, line).await?,
+            }
         }
         Ok(())
     }
 
-    fn record(&self, entered: Entered) -> ProducerRecord {
-        ProducerRecord {
-            topic: Arc::clone(&self.topic),
-            partition: entered.partition.or(self.partition),
-            timestamp: entered.timestamp_ms.map(TimestampMs),
-            key: entered.key,
-            value: entered.value,
-            headers: entered.headers,
+    /// Ends what is under way, and tells what was written, or what went wrong and how much was written before.
+    async fn finish(self, end: End) -> Result<Sent, Failure> {
+        match self {
+            Sending::OneByOne(records) => records.finish(end).await,
+            Sending::InTransactions(transactions) => transactions.finish(end).await,
         }
     }
+}
 
-    /// Waits for what is on its way. Returns how many records were acknowledged, or what went wrong and that number.
-    async fn finish(mut self, stopped: Result<(), Failure>) -> Result<u64, Failure> {
+/// A producer and the records on their way.
+struct OneByOne {
+    producer: Producer,
+    reading: Reading,
+    deliveries: Deliveries,
+}
+
+impl OneByOne {
+    async fn send(&mut self, number: u64, line: &[u8]) -> Result<(), Failure> {
+        let sent = self.producer.send(self.reading.record(number, line)?).await;
+        self.deliveries.add(sent.map_err(|error| at_line(number, error))?);
+        self.deliveries.look()
+    }
+
+    async fn finish(mut self, end: End) -> Result<Sent, Failure> {
         self.producer.close().await;
         let settled = self.deliveries.settle().await;
-        let acknowledged = self.deliveries.acknowledged();
+        let records = self.deliveries.acknowledged();
+        let stopped = match end {
+            End::Input | End::Asked => Ok(()),
+            End::Failed(failure) => Err(failure),
+        };
         match stopped.and(settled) {
-            Ok(()) => Ok(acknowledged),
-            Err(failure) => Err(Failure::new(format!("{failure}; {acknowledged} records were acknowledged"))),
+            Ok(()) => Ok(Sent { records, transactions: None }),
+            Err(failure) => Err(Failure::new(format!("{failure}; {records} records were acknowledged"))),
         }
     }
 }

@@ -40,4 +40,5 @@ mod shards;
 mod tidy;
 mod tls;
 mod traces;
+mod transaction_commands;
 mod transactions;

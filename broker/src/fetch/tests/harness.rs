@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::catalog::PartitionHandle;
 use crate::clock;
 use crate::config::Config;
-use crate::partitions::messages::{Produce, ProduceSpans, ShardMsg};
+use crate::partitions::messages::{Ending, Produce, ProduceSpans, ShardMsg};
 use crate::partitions::view::PartitionView;
 use crate::server::{Components, Running, start};
 use crate::wal::disk::RealDisk;
@@ -190,7 +190,8 @@ impl Log {
         let partition = self.handle.id;
         let room = self.broker.inner().wal.reserve(128).expect("the WAL has room");
         let office = self.view().visible.epoch;
-        let sent = self.local().shard.send(ShardMsg::EndTransaction { partition, office, marker, room, reply });
+        let ending = Ending { partition, office, marker, first: None, room, reply };
+        let sent = self.local().shard.send(ShardMsg::EndTransaction(ending));
         sent.expect("the shard is there");
         answer.await.expect("it answers").expect("the marker is appended");
     }

@@ -4,7 +4,9 @@ use super::convert;
 use super::status::{malformed, status};
 use crate::Broker;
 use crate::api::ApiError;
+use crate::coordinators::Here;
 use crate::lag::PartitionLag;
+use millpond_core::coordinators::SHARDS;
 use millpond_core::groups::{self, Answer, Members, Request as Ask};
 use millpond_core::records::groups::{ClassicMemberRecord, Client, MemberRecord};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId};
@@ -129,8 +131,9 @@ impl v1::groups_server::Groups for GroupsService {
         _request: Request<v1::ListGroupsRequest>,
     ) -> Result<Response<v1::ListGroupsResponse>, Status> {
         let groups = self.broker.list_groups_here().await;
-        let groups = self.broker.counted("ListGroups", groups).map_err(|error| status(&error))?;
-        Ok(Response::new(v1::ListGroupsResponse { groups: groups.iter().map(listed).collect() }))
+        let Here { shards, found } = self.broker.counted("ListGroups", groups).map_err(|error| status(&error))?;
+        let groups = found.iter().map(listed).collect();
+        Ok(Response::new(v1::ListGroupsResponse { groups, shards, shards_total: SHARDS }))
     }
 
     async fn describe_group(

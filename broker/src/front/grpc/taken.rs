@@ -9,6 +9,7 @@ use tracing::Span;
 /// Calls that are one request each. The messages of the streams `Produce` and `Fetch` are counted one by one instead. What is not
 /// here is counted under one name, so that a client cannot make up series.
 const CALLS: &[&str] = &[
+    "AbortOpenTransaction",
     "AbortTransaction",
     "AcceptLoss",
     "AlterTopic",
@@ -40,6 +41,7 @@ const CALLS: &[&str] = &[
     "Lag",
     "ListGroups",
     "ListOffsets",
+    "ListOpenTransactions",
     "ListTopics",
     "ListTransactions",
     "Metadata",

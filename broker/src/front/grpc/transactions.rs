@@ -1,13 +1,20 @@
 //! The service `millpond.v1.Transactions`: each call is one request to the coordinator of a transactional id, or of a group.
 
+use super::convert::topic_ref;
 use super::groups::{commit, outcomes_of, partition, partitions_committed};
 use super::status::{malformed, status};
 use crate::Broker;
 use crate::api::{ApiError, InTransaction, TransactionOffsets};
+use crate::clock;
+use crate::coordinators::Here;
+use crate::hanging::Open;
+use crate::partitions::open::OpenTransaction;
+use millpond_core::coordinators::SHARDS;
 use millpond_core::records::{ProducerInstance, TransactionRecord};
 use millpond_log::transactions::TxnOutcome;
-use millpond_log::{ProducerEpoch, ProducerId};
+use millpond_log::{Offset, ProducerEpoch, ProducerId, TimestampMs};
 use millpond_proto::v1;
+use std::time::Duration;
 use tonic::{Request, Response, Status};
 
 /// How long a transaction may be ongoing unless the client says otherwise, in milliseconds: Kafka's default for
@@ -94,8 +101,9 @@ impl v1::transactions_server::Transactions for TransactionsService {
         _request: Request<v1::ListTransactionsRequest>,
     ) -> Result<Response<v1::ListTransactionsResponse>, Status> {
         let listed = self.counted("ListTransactions", self.broker.list_transactions_here().await)?;
-        let transactions = listed.into_iter().map(|(id, record)| transaction(id, record)).collect();
-        Ok(Response::new(v1::ListTransactionsResponse { transactions }))
+        let Here { shards, found } = listed;
+        let transactions = found.into_iter().map(|(id, record)| transaction(id, record)).collect();
+        Ok(Response::new(v1::ListTransactionsResponse { transactions, shards, shards_total: SHARDS }))
     }
 
     async fn describe_transaction(
@@ -114,6 +122,36 @@ impl v1::transactions_server::Transactions for TransactionsService {
         let id = request.into_inner().transactional_id;
         self.counted("AbortTransaction", self.broker.terminate_transaction(id).await)?;
         Ok(Response::new(v1::AbortTransactionResponse {}))
+    }
+
+    async fn list_open_transactions(
+        &self,
+        request: Request<v1::ListOpenTransactionsRequest>,
+    ) -> Result<Response<v1::ListOpenTransactionsResponse>, Status> {
+        let v1::ListOpenTransactionsRequest { topic, partition, idle_ms } = request.into_inner();
+        let listed = async {
+            let topic = topic.map(|topic| topic_ref(Some(topic))).transpose()?;
+            if topic.is_none() && partition.is_some() {
+                return Err(malformed("`partition` is given without `topic`"));
+            }
+            self.broker.open_transactions(topic, partition, Duration::from_millis(idle_ms)).await
+        };
+        let Open { transactions, more } = self.counted("ListOpenTransactions", listed.await)?;
+        let transactions = transactions.into_iter().map(open).collect();
+        Ok(Response::new(v1::ListOpenTransactionsResponse { transactions, more }))
+    }
+
+    async fn abort_open_transaction(
+        &self,
+        request: Request<v1::AbortOpenTransactionRequest>,
+    ) -> Result<Response<v1::AbortOpenTransactionResponse>, Status> {
+        let v1::AbortOpenTransactionRequest { topic, partition, producer, first } = request.into_inner();
+        let aborted = async {
+            let (topic, producer) = (topic_ref(topic)?, instance(producer)?);
+            self.broker.abort_open_transaction(&topic, partition, producer, Offset(first)).await
+        };
+        self.counted("AbortOpenTransaction", aborted.await)?;
+        Ok(Response::new(v1::AbortOpenTransactionResponse {}))
     }
 }
 
@@ -136,6 +174,23 @@ fn producer(instance: ProducerInstance) -> v1::Producer {
     v1::Producer { id: instance.id.0, epoch: instance.epoch.0.into() }
 }
 
+/// Milliseconds since then, by the wall clock; 0 for what is to come.
+fn since(then: TimestampMs) -> u64 {
+    u64::try_from(clock::wall().0.saturating_sub(then.0)).unwrap_or(0)
+}
+
+fn open((topic, found): (String, OpenTransaction)) -> v1::OpenTransaction {
+    let OpenTransaction { partition: id, producer: who, first, written } = found;
+    v1::OpenTransaction {
+        partition: Some(partition(id)),
+        topic,
+        producer: Some(producer(who)),
+        first: first.0,
+        written_ms: written.0,
+        idle_ms: since(written),
+    }
+}
+
 fn transaction(transactional_id: String, record: TransactionRecord) -> v1::Transaction {
     v1::Transaction {
         transactional_id,
@@ -143,6 +198,7 @@ fn transaction(transactional_id: String, record: TransactionRecord) -> v1::Trans
         producer: Some(producer(record.producer)),
         timeout_ms: record.timeout_ms,
         started_ms: record.started.map(|at| at.0),
+        open_ms: record.started.map(since),
         changed_ms: record.changed.0,
         partitions: record.partition_ids().map(partition).collect(),
         groups: record.groups.into_iter().collect(),

@@ -32,7 +32,7 @@ responses! {
 /// Lists the groups of this broker that are asked for, by name.
 pub(in crate::front::kafka) async fn list(broker: &Broker, request: ListGroupsRequest) -> ListGroupsResponse {
     match broker.counted("ListGroups", broker.list_groups_here().await) {
-        Ok(groups) => ListGroupsResponse { groups: chosen(&request, &groups), ..Default::default() },
+        Ok(groups) => ListGroupsResponse { groups: chosen(&request, &groups.found), ..Default::default() },
         Err(error) => ListGroupsResponse { error_code: told(error.code).kafka(), ..Default::default() },
     }
 }

@@ -126,7 +126,7 @@ pub(in crate::front::kafka) async fn list(
     let now = clock::wall();
     match broker.counted("ListTransactions", found) {
         Ok(found) => {
-            let passing = found.into_iter().filter(|(id, record)| filter.passes(now, id, record));
+            let passing = found.found.into_iter().filter(|(id, record)| filter.passes(now, id, record));
             let transactions = passing.map(|(transactional_id, record)| ListedTransaction {
                 transactional_id,
                 producer_id: record.producer.id.0.cast_signed(),
