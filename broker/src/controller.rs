@@ -8,10 +8,10 @@ use crate::broker::Broker;
 use crate::carry::{Hand, Stopped};
 use crate::clock;
 use crate::elections::Vacancy;
-use millpond_core::controller::{self, Controller, Duty, Limits, Member, View};
+use millpond_core::controller::{self, Controller, Duty, Limits, Member, Progress, Unfinished, View};
 use millpond_core::records::{PartitionRecord, TopicState};
 use millpond_core::replica::Transfer;
-use millpond_log::{BrokerId, PartitionId};
+use millpond_log::{BrokerId, PartitionId, TopicId};
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Follow, Image, Outcome, RecordChange, Session, Store, StoreError, Versioned};
 use std::collections::BTreeMap;
@@ -100,7 +100,17 @@ async fn act(broker: &Broker, limits: Limits, session: Session, control: Revisio
     let started = clock::monotonic();
     let controller = Controller::new(limits, 0);
     let hand = Hand { session, control: Some(control) };
-    let term = Term { broker, hand, follow, controller, wishes: JoinSet::new(), written: BTreeMap::new(), started };
+    let term = Term {
+        broker,
+        hand,
+        follow,
+        controller,
+        wishes: JoinSet::new(),
+        unfinished: Unfinished::default(),
+        finishing: JoinSet::new(),
+        written: BTreeMap::new(),
+        started,
+    };
     term.run().await
 }
 
@@ -111,6 +121,9 @@ struct Term<'a> {
     controller: Controller,
     /// Calls to leaders, each bounded in time.
     wishes: JoinSet<bool>,
+    unfinished: Unfinished,
+    /// Topics that are taken back. Any of it may end with the term: the next one goes on.
+    finishing: JoinSet<()>,
     /// What was written here and is not in the image yet.
     written: BTreeMap<PartitionId, Versioned<PartitionRecord>>,
     started: Instant,
@@ -165,6 +178,7 @@ impl Term<'_> {
     async fn attend(&mut self) -> Result<(), Stopped> {
         self.elect_vacant().await?;
         let now_ms = self.now_ms();
+        self.take_back_unfinished(now_ms);
         let duties = {
             let view = view(self.follow.image(), &self.written);
             self.controller.due(now_ms, &view)
@@ -190,6 +204,16 @@ impl Term<'_> {
             self.written.insert(partition, written);
         }
         Ok(())
+    }
+
+    /// Takes back what somebody began and left: topics that are neither there nor gone.
+    fn take_back_unfinished(&mut self, now_ms: u64) {
+        let after_ms = self.broker.inner().config.controller.finish_after_ms;
+        for topic in self.unfinished.due(now_ms, after_ms, unfinished(self.follow.image())) {
+            let (broker, session) = (self.broker.clone(), self.hand.session);
+            self.finishing.spawn(async move { broker.take_back(&session, topic).await });
+        }
+        while self.finishing.try_join_next().is_some() {}
     }
 
     /// The record as it is known here: in the image, or newer.
@@ -224,6 +248,15 @@ impl Term<'_> {
         }
         Ok(())
     }
+}
+
+/// Topics that are being created or deleted.
+fn unfinished(image: &Image) -> impl Iterator<Item = (TopicId, Progress)> + '_ {
+    let topics = image.topics.iter().filter(|(_, seen)| seen.value.state != TopicState::Active);
+    topics.map(|(topic, seen)| {
+        let all = PartitionId { topic: *topic, index: 0 }..=PartitionId { topic: *topic, index: u32::MAX };
+        (*topic, Progress { revision: seen.revision.0, partitions: image.partitions.range(all).count() })
+    })
 }
 
 /// The cluster as it is known here.

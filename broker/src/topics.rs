@@ -6,12 +6,12 @@ use crate::catalog::{PartitionHandle, Topic};
 use crate::loss;
 use crate::placement::{Hosts, Wanted};
 use crate::tier::TierRequest;
-use millpond_core::records::TopicRecord;
+use millpond_core::records::{TopicRecord, TopicState};
 use millpond_core::topic_config::{self, TopicConfig};
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId, TopicId};
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{self, CreateOutcome, Outcome, Placement, StoreError, Versioned};
+use millpond_metadata::store::{self, CreateOutcome, Outcome, Placement, Session, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Broker {
         let record = TopicRecord {
             name: name.clone(),
             id,
-            state: millpond_core::records::TopicState::Active,
+            state: TopicState::Active,
             partitions,
             replication_factor,
             config: topic.configs.clone(),
@@ -105,18 +105,50 @@ impl Broker {
                 CreateOutcome::Fenced => return Err(stopping()),
                 // Rule K5: the same again.
                 CreateOutcome::Unknown => {}
-                // A broker that was to lead is gone, perhaps.
+                // A broker that was to lead is gone, perhaps; or this took so long that the controller took it back.
                 CreateOutcome::Conflict => {
+                    let tombstone = self.inner().store.tombstone(new.id).await.map_err(|error| unavailable(&error))?;
+                    if tombstone.is_some() {
+                        new.id = TopicId(rand::random());
+                    }
                     hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
-                    new.placements = place(&hosts)?;
+                    new.placements = match place(&hosts) {
+                        Ok(placements) => placements,
+                        Err(refusal) => {
+                            self.take_back(&session, new.id).await;
+                            return Err(refusal);
+                        }
+                    };
                 }
             }
         }
-        self.await_topic(id, partitions).await;
-        let served = self.inner().catalog.by_id(id);
+        self.await_topic(new.id, partitions).await;
+        let served = self.inner().catalog.by_id(new.id);
         let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
         let served = served.map(|topic| topic.describe(&self.inner().alive.sessions()));
         served.map(made).ok_or_else(nobody_yet)
+    }
+
+    /// Takes a topic back that somebody began to create, or goes on with its deletion; one that is served stays. If that fails, the
+    /// controller does it: a creation was never acknowledged, so either end of it is true, but its name must not be taken for ever.
+    pub(crate) async fn take_back(&self, session: &Session, id: TopicId) {
+        let store = &self.inner().store;
+        let taken_back = async {
+            let Some(seen) = store.topic(id).await?.filter(|seen| seen.value.state != TopicState::Active) else {
+                return Ok(None);
+            };
+            let outcome = store.delete_topic(session, &seen).await?;
+            Ok(Some((seen.value, outcome)))
+        };
+        match taken_back.await {
+            Ok(None) => {}
+            Ok(Some((TopicRecord { name, state, .. }, outcome))) => {
+                tracing::info!(%name, %id, ?state, ?outcome, "a topic that was not finished is taken back");
+            }
+            Err::<_, StoreError>(error) => {
+                tracing::warn!(%error, %id, "a topic that is not finished cannot be taken back yet")
+            }
+        }
     }
 
     /// Waits until all partitions of a topic are served, as far as this broker sees; not for ever: what is not by then will be,

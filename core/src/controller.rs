@@ -6,8 +6,10 @@
 
 mod balance;
 mod moves;
+mod unfinished;
 
 pub use moves::reassigned;
+pub use unfinished::{Progress, Unfinished};
 
 use crate::election;
 use crate::records::{Leader, PartitionRecord};
@@ -49,6 +51,8 @@ pub struct Limits {
     pub remove_after_ms: u64,
     /// Time for a transfer of leadership, after which another is asked for.
     pub transfer_ms: u64,
+    /// A topic whose creation or deletion stands still for so long was left by whoever began it.
+    pub finish_after_ms: u64,
     /// Most transfers under way.
     pub transfers_max: usize,
     /// Most partitions that gain a replica at the same time.
@@ -64,6 +68,8 @@ impl Default for Limits {
             // The leader is told of the same session and is faster.
             remove_after_ms: 2_000,
             transfer_ms: 5_000,
+            // Each step is a transaction of milliseconds.
+            finish_after_ms: 10_000,
             transfers_max: 20,
             moves_max: 8,
         }

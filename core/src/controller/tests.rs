@@ -11,6 +11,7 @@ const LIMITS: Limits = Limits {
     replace_after_ms: 600_000,
     remove_after_ms: 2_000,
     transfer_ms: 5_000,
+    finish_after_ms: 10_000,
     transfers_max: 20,
     moves_max: 8,
 };

@@ -51,10 +51,10 @@ pub enum CreateOutcome {
         /// That topic.
         id: TopicId,
     },
-    /// Somebody else works on this topic, or a leader of the placements is gone. What was written stands: call again, or
-    /// `resume_topic`.
+    /// Somebody else works on this topic, or a leader of the placements is gone, or the topic was taken back. What was written stands:
+    /// call again (with another id if this one has a tombstone), or `delete_topic`.
     Conflict,
-    /// The actor's session is gone. What was written stands; another broker resumes.
+    /// The actor's session is gone. What was written stands, until the controller takes it back.
     Fenced,
     /// No answer. Call again with the same id.
     Unknown,
@@ -114,8 +114,15 @@ impl Store {
         let name_key = self.keys.encode(&Key::TopicName(topic.name.clone()));
         let topic_key = self.keys.encode(&Key::Topic(topic.id));
         let id = topic.id.to_string();
+        // Rule K6: an id that was deleted is never used again; its tombstone would have its records dropped.
+        let tombstone_key = self.keys.encode(&Key::Tombstone(topic.id));
         let begin = Transition {
-            guards: vec![self.own_session(actor), Guard::absent(name_key.clone()), Guard::absent(topic_key.clone())],
+            guards: vec![
+                self.own_session(actor),
+                Guard::absent(name_key.clone()),
+                Guard::absent(topic_key.clone()),
+                Guard::absent(tombstone_key),
+            ],
             writes: vec![Write::put(name_key.clone(), id.clone()), Write::put(topic_key, codec::value(&record))],
             proof: Some((name_key, id.into())),
         };

@@ -443,6 +443,11 @@ async fn deletion_leaves_a_tombstone_and_drops() {
     assert_eq!(drops.len(), 1);
     assert_eq!((drops[0].partition, drops[0].record.value.root.as_deref()), (partition(1, 0), Some(&b"root of 0"[..])));
 
+    // Rule K6: whoever created it and comes back late must not give a name to what is to be dropped.
+    let late = store.create_topic(&session, &topic("t1", 1, 1, &session)).await;
+    assert_eq!(late, Ok(CreateOutcome::Conflict));
+    assert_eq!(store.topic_id(&"t1".parse().expect("valid")).await, Ok(None));
+
     // Rule K6: the tombstone stands until every holder has purged or is retired.
     assert_eq!(image.tombstones[&TopicId(1)].value.holders, [session.rid]);
     assert_eq!(store.remove_tombstone(&other, TopicId(1), |_| false).await, Ok(None));

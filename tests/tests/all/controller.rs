@@ -2,9 +2,14 @@
 //! fails while leaderships move.
 
 use millpond_broker::api::TopicRef;
-use millpond_log::BrokerId;
-use millpond_sdk::{Admin, Client, NewTopic, Producer, ProducerConfig, ProducerRecord};
+use millpond_core::records::Leader;
+use millpond_core::topic_name::TopicName;
+use millpond_log::{BrokerId, Incarnation, Rid, TopicId, WalGen};
+use millpond_metadata::kv::LeaseId;
+use millpond_metadata::store::{self, CreateOutcome, Placement, Session};
+use millpond_sdk::{Admin, Client, ErrorCode, NewTopic, Producer, ProducerConfig, ProducerRecord};
 use millpond_tests::brokers::TestBrokers;
+use millpond_tests::fleet::{Fleet, FleetOptions};
 use object_store::memory::InMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -155,4 +160,49 @@ async fn partitions_go_where_the_operator_says() {
     admin.forget_broker(BrokerId(3)).await.expect("it holds nothing, and is gone");
     publish(&client, 50).await;
     brokers.stop().await;
+}
+
+/// As if the broker that created it had died in the middle. A name that nobody could use or free would be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_that_somebody_left_is_taken_back_and_its_name_is_free_again() {
+    let fleet = Fleet::start(&FleetOptions::new(3)).await.expect("every machine has what it takes");
+    let store = fleet.store().await;
+    let hosts = store.hosts().await.expect("it answers");
+    let (broker, seen) = hosts.first_key_value().expect("there are three");
+    let rid = Rid { broker: *broker, wal_gen: seen.value.wal_gen };
+    let actor = Session { rid, inc: Incarnation(seen.revision.0), lease: LeaseId(0), ttl: Duration::from_secs(1) };
+    let gone = Leader { rid: Rid { broker: BrokerId(9), wal_gen: WalGen(1) }, inc: Incarnation(1) };
+    let placement = Placement { replicas: vec![rid.broker], isr: vec![rid], leader: Some(gone), min_isr: 1 };
+    let left = store::NewTopic {
+        name: TopicName::new(TOPIC).expect("valid"),
+        id: TopicId(77),
+        replication_factor: 1,
+        config: BTreeMap::new(),
+        placements: vec![placement; 3],
+    };
+    assert_eq!(store.create_topic(&actor, &left).await, Ok(CreateOutcome::Conflict), "it begins, and cannot go on");
+    let client = fleet.connect().await;
+    let created = async {
+        let mut refusals = 0;
+        loop {
+            match Admin::new(&client).create_topic(NewTopic::new(TOPIC)).await {
+                Ok(_) => return refusals,
+                Err(error) => assert_eq!(error.code, Some(ErrorCode::TopicAlreadyExists), "{error}"),
+            }
+            refusals += 1;
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let refusals = tokio::time::timeout(Duration::from_secs(60), created).await.expect("its name is freed");
+    assert!(refusals > 0, "whoever created it might have been at work still");
+    let removed = async {
+        while store.topic(left.id).await.expect("it answers").is_some() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), removed).await.expect("nothing is left of it");
+    // Whoever comes back late finds that the name is another's.
+    let late = store.create_topic(&actor, &left).await;
+    assert!(matches!(late, Ok(CreateOutcome::Exists { id }) if id != left.id), "{late:?}");
+    fleet.stop().await;
 }

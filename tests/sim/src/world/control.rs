@@ -20,6 +20,7 @@ const LIMITS: Limits = Limits {
     replace_after_ms: 4_000,
     remove_after_ms: 500,
     transfer_ms: 800,
+    finish_after_ms: 10_000,
     transfers_max: 3,
     moves_max: 2,
 };

@@ -27,6 +27,18 @@ fn plain(brokers: &[kafka::BrokerId]) -> Vec<i32> {
     brokers.iter().map(|broker| broker.0).collect()
 }
 
+/// Waits until it holds.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let held = async { while !holds().await {} };
+    tokio::time::timeout(PATIENCE, held).await.unwrap_or_else(|_| panic!("{what} did not come about"));
+}
+
+/// Waits until so many brokers are alive: on a busy machine a session may be lost and made anew.
+async fn registered(connection: &mut Connection, brokers: usize) {
+    let request = kafka::MetadataRequest::default().with_topics(Some(vec![]));
+    until("all brokers", async || connection.call(12, &request).await.brokers.len() == brokers).await;
+}
+
 /// A topic of one partition on these brokers.
 async fn create(connection: &mut Connection, replicas: &[i32]) {
     let assignment = CreatableReplicaAssignment::default().with_broker_ids(ids(replicas));
@@ -36,7 +48,15 @@ async fn create(connection: &mut Connection, replicas: &[i32]) {
         .with_replication_factor(-1)
         .with_assignments(vec![assignment]);
     let request = kafka::CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(30_000);
-    assert_eq!(connection.call(7, &request).await.topics[0].error_code, 0);
+    until("the topic", async || match connection.call(7, &request).await.topics[0].error_code {
+        0 => true,
+        code => {
+            assert_eq!(code, INVALID_REPLICA_ASSIGNMENT);
+            registered(connection, 4).await;
+            false
+        }
+    })
+    .await;
 }
 
 /// Asks for a move of a partition, or gives it up.
@@ -72,8 +92,7 @@ async fn placed(connection: &mut Connection) -> (Vec<i32>, i32) {
 }
 
 async fn until_placed(connection: &mut Connection, replicas: &[i32]) {
-    let settled = async { while placed(connection).await.0 != replicas || !under_way(connection).await.is_empty() {} };
-    tokio::time::timeout(PATIENCE, settled).await.expect("the move ends");
+    until("the move", async || placed(connection).await.0 == replicas && under_way(connection).await.is_empty()).await;
 }
 
 async fn elect(connection: &mut Connection, version: i16, kind: i8, partitions: Option<&[i32]>) -> Vec<i16> {
@@ -122,44 +141,44 @@ async fn a_kafka_client_moves_a_partition_gives_a_move_up_and_has_the_preferred_
     assert_eq!(alter(&mut connection, 0, None, true).await, NO_REASSIGNMENT_IN_PROGRESS);
 
     // Whoever is to join is stopped, so the move cannot be done.
-    fleet.pause(3);
-    assert_eq!(alter(&mut connection, 0, Some(&[3, 1, 2]), true).await, 0);
-    let listed = async {
-        loop {
-            let moves = under_way(&mut connection).await;
-            if !moves.is_empty() {
-                return moves;
-            }
+    until("a move to a broker that is stopped", async || {
+        fleet.pause(3);
+        let decided = alter(&mut connection, 0, Some(&[3, 1, 2]), true).await == 0;
+        if !decided {
+            fleet.resume(3);
+            registered(&mut connection, 4).await;
         }
-    };
-    let listed = tokio::time::timeout(PATIENCE, listed).await.expect("it is under way");
-    assert_eq!(listed, [(vec![3, 1, 2, 0], vec![3], vec![0])]);
+        decided
+    })
+    .await;
+    until("the move in the list", async || !under_way(&mut connection).await.is_empty()).await;
+    assert_eq!(under_way(&mut connection).await, [(vec![3, 1, 2, 0], vec![3], vec![0])]);
     assert_eq!(alter(&mut connection, 0, None, true).await, 0, "it is given up");
     until_placed(&mut connection, &[1, 2, 0]).await;
     assert_eq!(alter(&mut connection, 0, None, true).await, NO_REASSIGNMENT_IN_PROGRESS);
     fleet.resume(3);
-    let back = async {
-        while connection.call(12, &kafka::MetadataRequest::default().with_topics(Some(vec![]))).await.brokers.len() < 4
-        {
-        }
-    };
-    tokio::time::timeout(PATIENCE, back).await.expect("it registers again");
+    registered(&mut connection, 4).await;
 
-    let (_, leader) = placed(&mut connection).await;
-    let mut at_leader = Connection::to(&fleet.kafka(usize::try_from(leader).expect("it is led"))).await;
-    assert_eq!(at_leader.produce(TOPIC, 0, batch(&[1; 100], b"v")).await.error_code, 0);
-    assert_eq!(alter(&mut connection, 0, Some(&[3, 1, 2]), false).await, 0);
+    until("a record", async || {
+        let (_, leader) = placed(&mut connection).await;
+        let Ok(leader) = usize::try_from(leader) else { return false };
+        let mut at_leader = Connection::to(&fleet.kafka(leader)).await;
+        at_leader.produce(TOPIC, 0, batch(&[1; 100], b"v")).await.error_code == 0
+    })
+    .await;
+    until("a move", async || alter(&mut connection, 0, Some(&[3, 1, 2]), false).await == 0).await;
     until_placed(&mut connection, &[3, 1, 2]).await;
-    let moved = async { while on_disk(&fleet, 3).await != [0] || !on_disk(&fleet, 0).await.is_empty() {} };
-    tokio::time::timeout(PATIENCE, moved).await.expect("the new replica is there, and the old one is gone");
+    until("the new replica", async || on_disk(&fleet, 3).await == [0]).await;
+    until("the end of the old replica", async || on_disk(&fleet, 0).await.is_empty()).await;
 
     // Another is preferred: only the order changes, so nothing is moved, and it leads when it is asked to.
     assert_eq!(alter(&mut connection, 0, Some(&[2, 3, 1]), true).await, 0);
     until_placed(&mut connection, &[2, 3, 1]).await;
-    let elected = elect(&mut connection, 0, 0, Some(&[0])).await;
-    assert!(elected == [0] || elected == [ELECTION_NOT_NEEDED], "{elected:?}");
-    let leads = async { while placed(&mut connection).await.1 != 2 {} };
-    tokio::time::timeout(PATIENCE, leads).await.expect("the preferred replica leads");
+    until("the election", async || {
+        matches!(elect(&mut connection, 0, 0, Some(&[0])).await[..], [0 | ELECTION_NOT_NEEDED])
+    })
+    .await;
+    until("the lead of the preferred replica", async || placed(&mut connection).await.1 == 2).await;
     fleet.stop().await;
 }
 
