@@ -23,7 +23,7 @@ BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
 
 def write(page, table):
     """Puts the table into a page, clients side by side. Nothing in it failed: a cell has a test that passed, or none."""
-    columns = zip(*([cell.replace("ok", "yes") for cell in row] for row in table))
+    columns = zip(*(["yes" if cell == "ok" else cell for cell in row] for row in table))
     lines = ["| " + " | ".join(column) + " |" for column in columns]
     lines.insert(1, "|---" * len(table) + "|")
     text = page.read_text()
