@@ -302,7 +302,7 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
 }
 
 fn refused(error: &BatchError) -> ApiError {
-    ApiError::new(error.code(), error.to_string())
+    ApiError { record: error.record(), ..ApiError::new(error.code(), error.to_string()) }
 }
 
 fn timed_out(message: &str) -> ApiError {

@@ -19,6 +19,7 @@ mod leaders;
 mod log_dirs;
 mod metadata;
 mod offsets;
+mod operations;
 mod partitions;
 mod produce;
 mod producers;

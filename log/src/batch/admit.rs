@@ -119,16 +119,16 @@ impl Batch {
         let times = TimestampBounds::new(rules);
         let mut input = Input(raw);
         let mut max = i64::MIN;
-        for index in 0..self.record_count().cast_signed() {
+        for index in 0..self.record_count() {
             let mut record = RawRecord::take(&mut input)?;
-            if record.offset_delta != index {
+            if record.offset_delta != index.cast_signed() {
                 return Err(BatchError::Malformed("offset deltas are not 0, 1, 2 and so on"));
             }
             if rules.compacted && record.key.is_none() {
-                return Err(BatchError::Malformed("record without a key in a compacted topic"));
+                return Err(BatchError::NoKey { record: index });
             }
             let timestamp = base.wrapping_add(record.timestamp_delta);
-            times.check(timestamp)?;
+            times.check(timestamp, index)?;
             max = max.max(timestamp);
             while record.headers.take()?.is_some() {}
         }
@@ -169,11 +169,11 @@ impl TimestampBounds {
         }
     }
 
-    fn check(&self, timestamp: i64) -> Result<(), BatchError> {
+    fn check(&self, timestamp: i64, record: u32) -> Result<(), BatchError> {
         if (self.earliest..=self.latest).contains(&timestamp) || timestamp == TimestampMs::NONE.0 {
             Ok(())
         } else {
-            Err(BatchError::Timestamp { timestamp })
+            Err(BatchError::Timestamp { timestamp, record })
         }
     }
 }

@@ -39,6 +39,14 @@ pub enum BatchError {
     Timestamp {
         /// The offending timestamp.
         timestamp: i64,
+        /// Whose it is: the record's place in the batch, from 0.
+        record: u32,
+    },
+    /// Only the last record of a key is kept in the topic, and this one has none.
+    #[error("record without a key in a compacted topic")]
+    NoKey {
+        /// The record's place in the batch, from 0.
+        record: u32,
     },
     /// The producer claims the broker's clock: only a broker stamps `LogAppendTime`.
     #[error("batch is marked LogAppendTime, which only a broker may do")]
@@ -54,10 +62,21 @@ impl BatchError {
     pub fn code(&self) -> ErrorCode {
         match self {
             BatchError::Cut { .. } | BatchError::Corrupt(_) => ErrorCode::CorruptMessage,
-            BatchError::Malformed(_) | BatchError::OldFormat(_) => ErrorCode::InvalidRecord,
+            BatchError::Malformed(_) | BatchError::OldFormat(_) | BatchError::NoKey { .. } => ErrorCode::InvalidRecord,
             // Producers answer it by splitting the batch, which is the cure for both.
             BatchError::TooLarge { .. } | BatchError::InflatedTooLarge { .. } => ErrorCode::MessageTooLarge,
             BatchError::Timestamp { .. } | BatchError::TimestampType => ErrorCode::InvalidTimestamp,
+        }
+    }
+}
+
+impl BatchError {
+    /// Place in the batch of the record that spoils it, from 0, where it is one by itself (KIP-467): without it the others would do.
+    #[must_use]
+    pub fn record(&self) -> Option<u32> {
+        match self {
+            BatchError::Timestamp { record, .. } | BatchError::NoKey { record } => Some(*record),
+            _ => None,
         }
     }
 }

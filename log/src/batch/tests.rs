@@ -257,7 +257,7 @@ fn timestamps_are_held_to_the_topics_bounds() {
         builder.push(record(T, None, None));
         builder.push(record(timestamp, None, None));
         let admitted = builder.build().admit(&rules).map(|_| ());
-        assert_eq!(admitted, if accepted { Ok(()) } else { Err(BatchError::Timestamp { timestamp }) });
+        assert_eq!(admitted, if accepted { Ok(()) } else { Err(BatchError::Timestamp { timestamp, record: 1 }) });
     };
     check(T + HOUR_MS, rules(), true);
     check(T + HOUR_MS + 1, rules(), false);
@@ -351,7 +351,7 @@ fn keyless_records_are_refused_on_compacted_topics_only() {
         assert_eq!(builder.build().admit(&ProduceRules { compacted, ..rules() }).map(|_| ()), expected);
     };
     check(None, false, Ok(()));
-    check(None, true, Err(BatchError::Malformed("record without a key in a compacted topic")));
+    check(None, true, Err(BatchError::NoKey { record: 1 }));
     // P10: an empty key is a key.
     check(Some(b""), true, Ok(()));
 }
@@ -399,7 +399,8 @@ fn errors_have_kafkas_codes() {
         (BatchError::Corrupt("CRC mismatch"), 2),
         (BatchError::TooLarge { size: 2, max: 1 }, 10),
         (BatchError::InflatedTooLarge { max: 1 }, 10),
-        (BatchError::Timestamp { timestamp: 1 }, 32),
+        (BatchError::Timestamp { timestamp: 1, record: 0 }, 32),
+        (BatchError::NoKey { record: 0 }, 87),
         (BatchError::TimestampType, 32),
         (BatchError::Malformed("unknown codec"), 87),
         (BatchError::OldFormat(1), 87),

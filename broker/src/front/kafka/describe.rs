@@ -1,6 +1,7 @@
 //! DescribeCluster and DescribeTopicPartitions: what Metadata says, for tools, and page by page.
 
-use super::metadata::{NO_BROKER, OPERATIONS_UNKNOWN, controller_id, dialled, node_id, node_ids};
+use super::metadata::{NO_BROKER, controller_id, dialled, missing, node_id, node_ids};
+use super::operations;
 use super::wire::{FromWire, Malformed, NO_TOPIC_ID, Reader, ToWire, Writer, requests, responses};
 use crate::Broker;
 use crate::api::{PartitionDescription, TopicDescription, TopicRef};
@@ -54,7 +55,7 @@ responses! {
         cluster_id: String => ..,
         controller_id: i32 = NO_BROKER => ..,
         brokers: Vec<ClusterBroker> => ..,
-        cluster_authorized_operations: i32 = OPERATIONS_UNKNOWN => ..,
+        cluster_authorized_operations: i32 = operations::UNKNOWN => ..,
     }
     /// One broker. Those that are fenced are not known as brokers here.
     ClusterBroker {
@@ -77,7 +78,7 @@ responses! {
         topic_id: TopicId = NO_TOPIC_ID => ..,
         is_internal: bool => ..,
         partitions: Vec<DescribedPartition> => ..,
-        topic_authorized_operations: i32 = OPERATIONS_UNKNOWN => ..,
+        topic_authorized_operations: i32 = operations::TOPIC => ..,
     }
     /// One partition.
     DescribedPartition {
@@ -141,7 +142,14 @@ pub(super) fn cluster(
         let (host, port) = dialled(broker.kafka_at(listener)?)?;
         Some(ClusterBroker { broker_id: node_id(broker.id), host, port, rack: broker.rack, is_fenced: false })
     });
-    DescribeClusterResponse { cluster_id: cluster.id, controller_id, brokers: brokers.collect(), ..Default::default() }
+    let asked = request.include_cluster_authorized_operations;
+    DescribeClusterResponse {
+        cluster_id: cluster.id,
+        controller_id,
+        brokers: brokers.collect(),
+        cluster_authorized_operations: operations::told(asked, operations::CLUSTER),
+        ..Default::default()
+    }
 }
 
 /// Topics in order of name, from the cursor on: those asked for, or all.
@@ -155,7 +163,8 @@ pub(super) fn topic_partitions(
         broker.topics().into_iter().map(|topic| (topic.name.clone(), Ok(topic))).collect()
     } else {
         let find = |name: String| {
-            let found = broker.topic(&TopicRef::Name(name.clone())).map_err(|error| error.code);
+            let named = TopicRef::Name(name.clone());
+            let found = broker.topic(&named).map_err(|error| missing(&named, error.code));
             (name, found)
         };
         asked.into_iter().map(find).collect()

@@ -1,15 +1,14 @@
 //! Metadata: brokers, topics and who leads what. Creates topics that are asked for by name, where that is allowed (case A5).
 
+use super::operations;
 use super::topics::free;
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
 use crate::api::{
     ApiError, BrokerDescription, ClusterDescription, NewTopic, PartitionDescription, TopicDescription, TopicRef,
 };
+use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, ErrorCode, TopicId};
-
-/// Kafka's "not asked for" in a field of authorised operations.
-pub(super) const OPERATIONS_UNKNOWN: i32 = i32::MIN;
 
 /// Kafka's "no broker".
 pub(super) const NO_BROKER: i32 = -1;
@@ -40,7 +39,7 @@ responses! {
         cluster_id: Option<String> => 2..,
         controller_id: i32 = NO_BROKER => 1..,
         topics: Vec<MetadataTopic> => ..,
-        cluster_authorized_operations: i32 = OPERATIONS_UNKNOWN => 8..=10,
+        cluster_authorized_operations: i32 = operations::UNKNOWN => 8..=10,
         error_code: i16 => 13..,
     }
     /// One broker.
@@ -57,7 +56,7 @@ responses! {
         id: TopicId = NO_TOPIC_ID => 10..,
         is_internal: bool => 1..,
         partitions: Vec<MetadataPartition> => ..,
-        topic_authorized_operations: i32 = OPERATIONS_UNKNOWN => 8..,
+        topic_authorized_operations: i32 = operations::UNKNOWN => 8..,
     }
     /// One partition.
     MetadataPartition {
@@ -83,6 +82,8 @@ pub(super) async fn answer(
         Some(topics) if version > 0 || !topics.is_empty() => Some(topics),
         _ => None,
     };
+    let cluster_operations = operations::told(request.include_cluster_authorized_operations, operations::CLUSTER);
+    let topic_operations = operations::told(request.include_topic_authorized_operations, operations::TOPIC);
     let create = request.allow_auto_topic_creation && broker.auto_create();
     let topics = match asked {
         None => broker.topics().into_iter().map(Ok).collect(),
@@ -100,7 +101,8 @@ pub(super) async fn answer(
         brokers: cluster.brokers.iter().filter_map(|known| metadata_broker(known, listener)).collect(),
         controller_id: controller_id(broker, &cluster),
         cluster_id: Some(cluster.id),
-        topics: topics.into_iter().map(|topic| metadata_topic(version, topic)).collect(),
+        topics: topics.into_iter().map(|topic| metadata_topic(version, topic, topic_operations)).collect(),
+        cluster_authorized_operations: cluster_operations,
         ..Default::default()
     }
 }
@@ -117,20 +119,32 @@ async fn find(
     asked: MetadataRequestTopic,
     create: bool,
 ) -> Result<TopicDescription, Missing> {
-    let named = match asked.name {
-        Some(name) => TopicRef::Name(name),
-        None if version < IDS_SINCE => {
-            return Err(Missing { named: TopicRef::Id(asked.id), code: ErrorCode::InvalidRequest });
-        }
-        None => TopicRef::Id(asked.id),
+    let MetadataRequestTopic { name, id, .. } = asked;
+    let named = match name {
+        // Who names both means the id: the name may be another topic's by now.
+        Some(name) if id == NO_TOPIC_ID || version < IDS_SINCE => TopicRef::Name(name),
+        _ => TopicRef::Id(id),
     };
+    if version < IDS_SINCE && (id != NO_TOPIC_ID || matches!(named, TopicRef::Id(_))) {
+        return Err(Missing { named, code: ErrorCode::InvalidRequest });
+    }
     let found = match (broker.topic(&named), &named) {
         (Err(ApiError { code: ErrorCode::UnknownTopicOrPartition, .. }), TopicRef::Name(name)) if create => {
             make(broker, name).await
         }
         (found, _) => found,
     };
-    found.map_err(|error| Missing { named, code: error.code })
+    found.map_err(|error| Missing { code: missing(&named, error.code), named })
+}
+
+/// What is said of a topic that is not there: that it cannot be, where no topic may have that name.
+pub(super) fn missing(named: &TopicRef, code: ErrorCode) -> ErrorCode {
+    match (named, code) {
+        (TopicRef::Name(name), ErrorCode::UnknownTopicOrPartition) if name.parse::<TopicName>().is_err() => {
+            ErrorCode::InvalidTopic
+        }
+        (_, code) => code,
+    }
 }
 
 async fn make(broker: &Broker, name: &str) -> Result<TopicDescription, ApiError> {
@@ -142,8 +156,12 @@ async fn make(broker: &Broker, name: &str) -> Result<TopicDescription, ApiError>
     }
 }
 
-fn metadata_topic(version: i16, topic: Result<TopicDescription, Missing>) -> MetadataTopic {
-    match topic {
+fn metadata_topic(
+    version: i16,
+    topic: Result<TopicDescription, Missing>,
+    topic_authorized_operations: i32,
+) -> MetadataTopic {
+    let topic = match topic {
         Ok(topic) => MetadataTopic {
             name: Some(topic.name),
             id: topic.id,
@@ -157,7 +175,8 @@ fn metadata_topic(version: i16, topic: Result<TopicDescription, Missing>) -> Met
             };
             MetadataTopic { error_code: code.kafka(), name, id, ..Default::default() }
         }
-    }
+    };
+    MetadataTopic { topic_authorized_operations, ..topic }
 }
 
 fn metadata_partition(partition: &PartitionDescription) -> MetadataPartition {
@@ -222,5 +241,19 @@ mod tests {
         check("kafka.example:65535", Some(("kafka.example", 65535)));
         check("kafka.example:65536", None);
         check("", None);
+    }
+
+    #[test]
+    fn a_name_that_no_topic_may_have_is_told_from_one_that_none_has() {
+        let check = |named: TopicRef, expected| {
+            assert_eq!(missing(&named, ErrorCode::UnknownTopicOrPartition), expected, "{named:?}");
+        };
+        check(TopicRef::Name("nowhere".to_owned()), ErrorCode::UnknownTopicOrPartition);
+        for name in ["", ".", "..", "a/b", "with space"] {
+            check(TopicRef::Name(name.to_owned()), ErrorCode::InvalidTopic);
+        }
+        check(TopicRef::Id(TopicId(7)), ErrorCode::UnknownTopicOrPartition);
+        let other = missing(&TopicRef::Name("a/b".to_owned()), ErrorCode::LeaderNotAvailable);
+        assert_eq!(other, ErrorCode::LeaderNotAvailable);
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use millpond_log::ErrorCode;
+use millpond_log::codec::Codec;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const ADDS_SINCE: i16 = 12;
 
 /// First version whose clients know `TRANSACTION_ABORTABLE`.
 const ABORTABLE_SINCE: i16 = 11;
+
+/// First version whose clients may compress by zstd: a consumer that is as old could not read it.
+const ZSTD_SINCE: i16 = 7;
 
 /// First version that is told the leader with an error.
 const LEADERS_SINCE: i16 = 10;
@@ -71,7 +75,7 @@ responses! {
         ;
         current_leader: LeaderIdAndEpoch => 10.. as 0,
     }
-    /// A record that spoils its batch. The broker names it in the message instead.
+    /// A record that spoils its batch, where it is one by itself: the client may send the others without it (KIP-467).
     RecordError {
         batch_index: i32 => ..,
         batch_index_error_message: Option<String> => ..,
@@ -99,6 +103,7 @@ pub(super) async fn begin(
         let mut waits = Vec::with_capacity(topic.partitions.len());
         for ProducePartition { index, records } in topic.partitions {
             let wait = match &terms {
+                Ok(_) if version < ZSTD_SINCE && is_zstd(records.as_ref()) => Err(too_old_for_zstd()),
                 Ok(acks) => admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await,
                 Err(refused) => Err(refused.clone()),
             };
@@ -143,6 +148,20 @@ fn terms(version: i16, request: &ProduceRequest) -> Result<Acks, ApiError> {
     }
 }
 
+/// Whether a batch says that it is compressed by zstd. What it says else is for the broker to judge.
+fn is_zstd(records: Option<&Bytes>) -> bool {
+    /// Where the low byte of the attributes stands in a batch, and the codec in it.
+    const ATTRIBUTES_AT: usize = 22;
+    const CODEC_BITS: u8 = 0b111;
+    let attributes = records.and_then(|records| records.get(ATTRIBUTES_AT));
+    attributes.is_some_and(|attributes| Codec::from_bits((attributes & CODEC_BITS).into()) == Some(Codec::Zstd))
+}
+
+fn too_old_for_zstd() -> ApiError {
+    let message = "zstd needs Produce version 7 or later; use a newer client or another codec";
+    ApiError::new(ErrorCode::UnsupportedCompressionType, message)
+}
+
 async fn admit(
     broker: &Broker,
     topic: &str,
@@ -175,6 +194,11 @@ fn answer(version: i16, listener: &str, settled: Settled) -> ProduceResponse {
     ProduceResponse { topics, throttle_time_ms, node_endpoints: leaders.endpoints() }
 }
 
+fn record_error(error: &ApiError) -> Option<RecordError> {
+    let batch_index = error.record?.cast_signed();
+    Some(RecordError { batch_index, batch_index_error_message: Some(error.message.clone()) })
+}
+
 fn produced(
     version: i16,
     index: i32,
@@ -193,8 +217,37 @@ fn produced(
             index,
             error_code: told(error.code, version, 0, ABORTABLE_SINCE).kafka(),
             current_leader: leaders.name(&error),
+            record_errors: record_error(&error).into_iter().collect(),
             error_message: Some(error.message),
             ..Default::default()
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Case A3's other half: who is too old to know zstd is not served it, and does not write it.
+    #[test]
+    fn batches_say_by_their_attributes_that_they_are_zstd() {
+        let check = |attributes: [u8; 2], expected| {
+            let batch: Bytes = [&[0; 21][..], &attributes, &[0; 38]].concat().into();
+            assert_eq!(is_zstd(Some(&batch)), expected, "{attributes:?}");
+        };
+        check([0, 4], true);
+        check([0, 0x14], true);
+        check([0, 0], false);
+        check([4, 3], false);
+        check([0, 5], false);
+        assert!(!is_zstd(None) && !is_zstd(Some(&Bytes::from_static(&[4; 22]))));
+    }
+
+    #[test]
+    fn the_record_that_spoils_its_batch_is_named() {
+        let refused = |record| ApiError { record, ..ApiError::new(ErrorCode::InvalidRecord, "no key") };
+        let named = record_error(&refused(Some(3))).expect("a record is to blame");
+        assert_eq!((named.batch_index, named.batch_index_error_message.as_deref()), (3, Some("no key")));
+        assert!(record_error(&refused(None)).is_none());
     }
 }

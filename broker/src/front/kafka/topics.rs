@@ -125,20 +125,20 @@ pub(super) async fn delete(broker: &Broker, version: i16, request: DeleteTopicsR
     };
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(asked.len());
-    for topic in asked {
-        let named = match topic.name.clone() {
-            Some(name) => TopicRef::Name(name),
-            None => TopicRef::Id(topic.id),
-        };
+    let mut times: BTreeMap<(Option<String>, TopicId), usize> = BTreeMap::new();
+    asked.iter().for_each(|topic| *times.entry((topic.name.clone(), topic.id)).or_default() += 1);
+    for topic in &asked {
+        let twice = times[&(topic.name.clone(), topic.id)] > 1;
         // Looked up first: the answer gives both the name and the id.
-        let deleted = match broker.topic(&named) {
+        let found = if twice { Err(ambiguous("it is in the request more than once")) } else { named(topic) };
+        let deleted = match found.and_then(|named| broker.topic(&named)) {
             Ok(found) => broker.delete_topic(&TopicRef::Id(found.id)).await.map(|()| found),
             Err(error) => Err(error),
         };
         topics.push(match &deleted {
             Ok(found) => DeletedTopic { name: Some(found.name.clone()), id: found.id, ..Default::default() },
             Err(error) => DeletedTopic {
-                name: topic.name,
+                name: topic.name.clone(),
                 id: topic.id,
                 error_code: error.code.kafka(),
                 error_message: Some(error.message.clone()),
@@ -158,6 +158,23 @@ pub(super) fn free(broker: &Broker, name: &str) -> Result<(), ApiError> {
             Err(ApiError::new(ErrorCode::InvalidTopic, message))
         }
     }
+}
+
+/// Which topic is meant, by its name or by its id.
+///
+/// # Errors
+/// `INVALID_REQUEST` for both at once, which may be two topics, and for neither.
+fn named(topic: &DeletableTopic) -> Result<TopicRef, ApiError> {
+    match (&topic.name, topic.id) {
+        (Some(name), NO_TOPIC_ID) => Ok(TopicRef::Name(name.clone())),
+        (None, NO_TOPIC_ID) => Err(ambiguous("it has neither a name nor an id")),
+        (None, id) => Ok(TopicRef::Id(id)),
+        (Some(_), _) => Err(ambiguous("it has a name and an id; use one")),
+    }
+}
+
+fn ambiguous(why: &str) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("the topic was not deleted: {why}"))
 }
 
 fn new_topic(topic: CreatableTopic, validate_only: bool) -> Result<NewTopic, ApiError> {
@@ -244,6 +261,18 @@ mod tests {
     fn counts_below_one_are_refused_but_for_the_default() {
         assert_eq!([-1, 1, i32::MAX].map(positive), [Ok(None), Ok(Some(1)), Ok(Some(i32::MAX as u32))]);
         assert_eq!([0, -2, i32::MIN].map(positive), [Err(0), Err(-2), Err(i32::MIN)]);
+    }
+
+    #[test]
+    fn a_topic_to_delete_is_named_in_one_way() {
+        let check = |name: Option<&str>, id, expected: Result<TopicRef, ErrorCode>| {
+            let topic = DeletableTopic { name: name.map(str::to_owned), id };
+            assert_eq!(named(&topic).map_err(|error| error.code), expected, "{topic:?}");
+        };
+        check(Some("a"), NO_TOPIC_ID, Ok(TopicRef::Name("a".to_owned())));
+        check(None, TopicId(7), Ok(TopicRef::Id(TopicId(7))));
+        check(Some("a"), TopicId(7), Err(ErrorCode::InvalidRequest));
+        check(None, NO_TOPIC_ID, Err(ErrorCode::InvalidRequest));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! DescribeGroups and ConsumerGroupDescribe: all of a group, as clients see it. Each speaks of groups of its own kind.
 
-use super::super::metadata::OPERATIONS_UNKNOWN;
+use super::super::operations;
 use super::super::wire::{NO_TOPIC_ID, requests, responses};
 use super::consumer::{TopicPartitions, by_topic};
 use super::list::state;
@@ -51,7 +51,7 @@ responses! {
         protocol_type: String => ..,
         protocol: String => ..,
         members: Vec<DescribedMember> => ..,
-        authorized_operations: i32 = OPERATIONS_UNKNOWN => 3..,
+        authorized_operations: i32 = operations::UNKNOWN => 3..,
     }
     /// One member. What it said and was given is told of groups at rest.
     DescribedMember {
@@ -77,7 +77,7 @@ responses! {
         target_epoch: i32 => ..,
         assignor: String => ..,
         members: Vec<DescribedConsumerMember> => ..,
-        authorized_operations: i32 = OPERATIONS_UNKNOWN => ..,
+        authorized_operations: i32 = operations::UNKNOWN => ..,
     }
     /// One member.
     DescribedConsumerMember {
@@ -111,10 +111,12 @@ pub(in crate::front::kafka) async fn describe_groups(
     version: i16,
     request: DescribeGroupsRequest,
 ) -> DescribeGroupsResponse {
+    let authorized_operations = operations::told(request.include_authorized_operations, operations::GROUP);
     let mut groups = Vec::with_capacity(request.groups.len());
     for group in request.groups {
         let described = describe(broker, "DescribeGroups", &group).await;
-        groups.push(classic(version, group, described));
+        let group = classic(version, group, described);
+        groups.push(DescribedGroup { authorized_operations, ..group });
     }
     DescribeGroupsResponse { groups, ..Default::default() }
 }
@@ -124,10 +126,12 @@ pub(in crate::front::kafka) async fn describe_consumer_groups(
     broker: &Broker,
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
+    let authorized_operations = operations::told(request.include_authorized_operations, operations::GROUP);
     let mut groups = Vec::with_capacity(request.groups.len());
     for group in request.groups {
         let described = describe(broker, "ConsumerGroupDescribe", &group).await;
-        groups.push(consumer(&broker.group_topics(), group, described));
+        let group = consumer(&broker.group_topics(), group, described);
+        groups.push(DescribedConsumerGroup { authorized_operations, ..group });
     }
     ConsumerGroupDescribeResponse { groups, ..Default::default() }
 }

@@ -109,6 +109,11 @@ fn left_response(
     members: Vec<LeavingMember>,
     left: Result<Vec<Result<(), ErrorCode>>, ErrorCode>,
 ) -> LeaveGroupResponse {
+    // A group that is not there has none of these members: that is wrong with each, not with the request.
+    let left = match left {
+        Err(ErrorCode::UnknownMemberId) => Ok(vec![Err(ErrorCode::UnknownMemberId); members.len()]),
+        left => left,
+    };
     let error_code = code(&left);
     let left = left.unwrap_or_default();
     if version < MEMBERS_SINCE {
@@ -140,6 +145,10 @@ mod tests {
         assert_eq!((answer.error_code, answer.members.len()), (25, 0));
         let answer = left_response(3, vec![member()], unknown());
         assert_eq!((answer.error_code, answer.members[0].error_code), (0, 25));
+        let answer = left_response(3, vec![member(), member()], Err(ErrorCode::UnknownMemberId));
+        let told: Vec<i16> = answer.members.iter().map(|member| member.error_code).collect();
+        assert_eq!((answer.error_code, told), (0, vec![25, 25]));
+        assert_eq!(left_response(2, vec![member()], Err(ErrorCode::UnknownMemberId)).error_code, 25);
         for version in [2, 3] {
             let answer = left_response(version, vec![member()], Err(ErrorCode::NotCoordinator));
             assert_eq!((answer.error_code, answer.members.len()), (16, 0));

@@ -171,9 +171,13 @@ impl Filter<'_> {
         let state = state_filters.is_empty() || state_filters.iter().any(|name| name == record.state.name());
         let producer = record.producer.id.0.cast_signed();
         let producer = producer_id_filters.is_empty() || producer_id_filters.contains(&producer);
-        // As Kafka has it, what never began began at -1.
-        let began = record.started.map_or(-1, |started| started.0);
-        let duration = *duration_filter < 0 || now.0.saturating_sub(began) > *duration_filter;
+        // As Kafka has it, what never began began at -1; but what has ended lasts no longer.
+        let began = match record.started {
+            Some(started) => Some(started.0),
+            None => (record.state == TransactionState::Empty).then_some(-1),
+        };
+        let long = began.is_some_and(|began| now.0.saturating_sub(began) > *duration_filter);
+        let duration = *duration_filter < 0 || long;
         state && producer && duration && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(id))
     }
 }
@@ -207,6 +211,10 @@ mod tests {
             let passes = filter.passes(TimestampMs(1000), "orders-1", &record(TransactionState::Ongoing, Some(400)));
             assert_eq!(passes, expected, "{request:?}");
         };
+        let long = ListTransactionsRequest { duration_filter: 0, ..Default::default() };
+        let long = Filter::new(&long).expect("a sound filter");
+        let lasts = |state| long.passes(TimestampMs(1000), "orders-1", &record(state, None));
+        assert!(lasts(TransactionState::Empty) && !lasts(TransactionState::CompleteCommit));
         let states = |names: &[&str]| ListTransactionsRequest {
             state_filters: names.iter().map(|name| (*name).to_owned()).collect(),
             ..Default::default()
