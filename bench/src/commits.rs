@@ -117,6 +117,7 @@ impl Group {
             epoch: -1,
             instance: None,
             offsets: (0..PARTITIONS).map(commit).collect(),
+            number: None,
         };
         let answer = self.coordinator.commit_offsets(request).await?.into_inner();
         match answer.outcomes.iter().find(|outcome| !outcome.error.is_empty()) {

@@ -17,7 +17,7 @@ mod timers;
 mod topics;
 
 pub use assign::Assignor;
-pub use bounds::{CLASSIC_BYTES_MAX, CONVERTED_BYTES_MAX, TEXT_BYTES_MAX};
+pub use bounds::{CLASSIC_BYTES_MAX, GROUP_NAME_BYTES_MAX, SUBSCRIPTION_BYTES_MAX, TEXT_BYTES_MAX, WORDS_BYTES_MAX};
 pub use patterns::Expression;
 pub use shard::{MisplacedRecord, Shard, apply};
 pub use step::*;

@@ -17,11 +17,34 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// leader calls `check` between the two. So leader, followers and replay forget a producer at the same offset (rule P2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTable {
-    producers: BTreeMap<ProducerId, Producer>,
+    producers: BTreeMap<Writer, Producer>,
     /// Producers that may expire, oldest append first. Those with an open transaction may not, and are absent.
-    idle: BTreeSet<(TimestampMs, ProducerId)>,
+    idle: BTreeSet<(TimestampMs, Writer)>,
     /// Open transactions by their first offset.
     open: BTreeMap<Offset, ProducerId>,
+}
+
+/// Who writes under a producer id: in transactions, or outside of them (rule P1).
+///
+/// These are two, that know nothing of each other's epochs and sequences. The coordinator vouches for every epoch of the one, by what it
+/// verifies and by its markers; nobody does for those of the other. So no epoch that a plain client makes up fences a transactional
+/// producer, or the markers of its transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Writer {
+    id: ProducerId,
+    transactional: bool,
+}
+
+impl Writer {
+    fn of(write: &ProducerWrite) -> Writer {
+        let transactional = matches!(write.kind, WriteKind::Transactional | WriteKind::End(_));
+        Writer { id: write.stamp.id, transactional }
+    }
+
+    /// The one that writes in transactions.
+    fn transactional(id: ProducerId) -> Writer {
+        Writer { id, transactional: true }
+    }
 }
 
 /// One producer (rule P1).
@@ -175,8 +198,11 @@ impl ProducerTable {
     pub fn check(&self, write: ProducerWrite, count: u32) -> Result<Verdict, ProducerError> {
         let ProducerWrite { stamp, kind } = write;
         assert!(stamp.base_sequence >= 0 && count > 0, "admission refuses batches without sequence or records");
-        match self.producers.get(&stamp.id) {
-            Some(producer) => producer.check(stamp, count, kind == WriteKind::Transactional),
+        // What is outside of the open transaction of its id (which is repeated all the same).
+        let stray = kind == WriteKind::Plain && self.transactional(stamp.id).is_some_and(Producer::has_transaction);
+        match self.producers.get(&Writer::of(&write)) {
+            Some(producer) => producer.check(stamp, count, stray),
+            None if stray => Err(ProducerError::OtherTransaction { id: stamp.id }),
             // Rule T4: none is evicted early to make room.
             None if self.producers.len() >= PARTITION_PRODUCERS_MAX => {
                 Err(ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX })
@@ -193,7 +219,7 @@ impl ProducerTable {
     /// `Fenced` or `CoordinatorFenced`: whoever sent it coordinates no more, or it is late.
     pub fn check_marker(&self, marker: &Marker) -> Result<MarkerVerdict, ProducerError> {
         let Marker { producer: id, epoch, raised, end } = *marker;
-        let Some(producer) = self.producers.get(&id) else { return Ok(MarkerVerdict::Append) };
+        let Some(producer) = self.transactional(id) else { return Ok(MarkerVerdict::Append) };
         if let Some(known) = producer.coordinator_epoch.filter(|known| *known > end.coordinator_epoch) {
             return Err(ProducerError::CoordinatorFenced { id, known, got: end.coordinator_epoch });
         }
@@ -209,14 +235,17 @@ impl ProducerTable {
     /// Whether this instance of a producer has a transaction open here: its records need no verification (rule X3).
     #[must_use]
     pub fn in_transaction(&self, id: ProducerId, epoch: ProducerEpoch) -> bool {
-        let producer = self.producers.get(&id).filter(|producer| producer.epoch == epoch);
-        producer.is_some_and(|producer| producer.transaction_start.is_some())
+        self.transactional(id).is_some_and(|producer| producer.epoch == epoch && producer.has_transaction())
     }
 
-    /// Whether anything is known of the producer.
+    /// Whether anything is known of the producer as one that writes in transactions.
     #[must_use]
-    pub fn knows(&self, id: ProducerId) -> bool {
-        self.producers.contains_key(&id)
+    pub fn knows_transactional(&self, id: ProducerId) -> bool {
+        self.transactional(id).is_some()
+    }
+
+    fn transactional(&self, id: ProducerId) -> Option<&Producer> {
+        self.producers.get(&Writer::transactional(id))
     }
 
     /// Records that a batch of `count` offsets was appended; also the replay after a restart and on followers. Accepts what the
@@ -231,8 +260,9 @@ impl ProducerTable {
         append_time: TimestampMs,
     ) -> Option<EndedTxn> {
         let ProducerWrite { stamp, kind } = write;
-        let producer = self.producers.entry(stamp.id).or_insert_with(|| Producer::new(stamp.epoch));
-        self.idle.remove(&(producer.last_append, stamp.id));
+        let writer = Writer::of(&write);
+        let producer = self.producers.entry(writer).or_insert_with(|| Producer::new(stamp.epoch));
+        self.idle.remove(&(producer.last_append, writer));
         producer.append(stamp, Remembered { base_sequence: stamp.base_sequence, count, base, append_time });
         let ended = match kind {
             WriteKind::Transactional if producer.transaction_start.is_none() => {
@@ -247,7 +277,7 @@ impl ProducerTable {
             self.open.remove(&ended.first);
         }
         if producer.transaction_start.is_none() {
-            self.idle.insert((append_time, stamp.id));
+            self.idle.insert((append_time, writer));
         }
         ended
     }
@@ -263,9 +293,9 @@ impl ProducerTable {
         self.open.iter().map(|(&first, &producer)| OpenTxn { first, producer })
     }
 
-    /// What is known of each producer, by id.
+    /// What is known of each producer, by id; two for an id that was written under in transactions and outside, that outside first.
     pub fn summaries(&self) -> impl Iterator<Item = ProducerSummary> + '_ {
-        self.producers.iter().map(|(&id, producer)| producer.summary(id))
+        self.producers.iter().map(|(writer, producer)| producer.summary(writer.id))
     }
 
     /// Forgets producers whose last append is older than `expiry_ms` before `now` (an append time, rule P2).
@@ -273,11 +303,11 @@ impl ProducerTable {
     /// Costs next to nothing when none is that old, so that it can precede every append.
     pub fn expire(&mut self, now: TimestampMs, expiry_ms: i64) {
         let oldest = TimestampMs(now.0.saturating_sub(expiry_ms));
-        while let Some(&(last_append, id)) = self.idle.first()
+        while let Some(&(last_append, writer)) = self.idle.first()
             && last_append < oldest
         {
             self.idle.pop_first();
-            self.producers.remove(&id);
+            self.producers.remove(&writer);
         }
     }
 
@@ -307,7 +337,7 @@ impl Producer {
     }
 
     /// Rules P3 and P6. What is in the log already is a duplicate, whatever became of its transaction since.
-    fn check(&self, stamp: ProducerStamp, count: u32, transactional: bool) -> Result<Verdict, ProducerError> {
+    fn check(&self, stamp: ProducerStamp, count: u32, stray: bool) -> Result<Verdict, ProducerError> {
         let (id, got) = (stamp.id, stamp.base_sequence);
         if stamp.epoch < self.epoch {
             return Err(ProducerError::Fenced { id });
@@ -321,11 +351,11 @@ impl Producer {
                 return Ok(Verdict::Duplicate { base: batch.base, end, append_time: batch.append_time });
             }
         }
-        // A client has its next epoch once an outcome is decided (rule X2), and may be here before the marker.
-        if self.transaction_start.is_some() && !transactional {
+        if stray {
             return Err(ProducerError::OtherTransaction { id });
         }
-        if self.transaction_start.is_some() && newer {
+        // A client has its next epoch once an outcome is decided (rule X2), and may be here before the marker.
+        if self.has_transaction() && newer {
             return Err(ProducerError::Ending { id });
         }
         if got == expected {
@@ -338,6 +368,10 @@ impl Producer {
             return Err(ProducerError::DuplicateUnknown { id });
         }
         Err(ProducerError::OutOfOrder { id, expected, got })
+    }
+
+    fn has_transaction(&self) -> bool {
+        self.transaction_start.is_some()
     }
 
     /// Whether all these records were appended in this epoch, before the oldest batch that is remembered.

@@ -105,7 +105,7 @@ impl GroupConsumer {
     ) -> Result<GroupConsumer, Error> {
         config.check()?;
         subscription.check()?;
-        let coordinator = Coordinator::new(client, &config.group);
+        let coordinator = Coordinator::of_group(client, &config.group);
         let committer = Committer::new(coordinator.clone(), config.instance.clone(), client.config().api_timeout);
         let (order, orders) = mpsc::unbounded_channel();
         let (wishes, wished) = mpsc::unbounded_channel();

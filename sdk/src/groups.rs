@@ -2,16 +2,16 @@
 
 use crate::IsolationLevel;
 use crate::admin::Admin;
-use crate::client::{Repeat, answer};
+use crate::client::answer;
+use crate::coordinator::{Coordinator, Service};
 use crate::error::Error;
 use crate::shards::{OfShards, of_every_shard};
 use millpond_log::{ErrorCode, Offset, TopicId};
+use millpond_proto::v1;
 use millpond_proto::v1::groups_client::GroupsClient;
-use millpond_proto::{MESSAGE_BYTES_MAX, v1};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
 /// A group, in brief.
@@ -99,7 +99,7 @@ impl Admin {
     /// If some coordinator does not answer for long: the list would not be whole.
     pub async fn list_groups(&self) -> Result<Vec<ListedGroup>, Error> {
         let call = |channel| async move {
-            let groups = GroupsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let groups = GroupsClient::over(channel);
             let told = answer({ groups }.list_groups(v1::ListGroupsRequest {}).await)?;
             let v1::ListGroupsResponse { groups, shards, shards_total } = told;
             Ok(OfShards { found: groups, shards, total: shards_total })
@@ -180,39 +180,12 @@ impl Admin {
         self.at_coordinator(group, call).await.map(|_| ())
     }
 
-    /// Calls the coordinator of a group, and finds it anew for each try. What is called may take effect twice.
+    /// Calls the coordinator of a group. What is called may take effect twice.
     async fn at_coordinator<T, F>(&self, group: &str, call: impl Fn(GroupsClient<Channel>) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let deadline = Instant::now() + self.client.config().api_timeout;
-        let mut failures = 0;
-        loop {
-            let error = match self.at_coordinator_once(group, &call).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
-            };
-            failures += 1;
-            let Some(pause) = self.client.pause(&error, failures, deadline) else { return Err(error) };
-            sleep(pause).await;
-        }
-    }
-
-    async fn at_coordinator_once<T, F>(
-        &self,
-        group: &str,
-        call: impl Fn(GroupsClient<Channel>) -> F,
-    ) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Error>>,
-    {
-        let find = |channel| async move {
-            let request = v1::FindCoordinatorRequest { group: group.to_owned() };
-            answer(GroupsClient::new(channel).find_coordinator(request).await)
-        };
-        let found = self.client.call(Repeat::Safe, find).await?;
-        let call = |channel| call(GroupsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX));
-        self.client.call_once(found.grpc, call).await
+        Coordinator::of_group(&self.client, group).ask(call).await
     }
 }
 

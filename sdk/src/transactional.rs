@@ -3,20 +3,17 @@
 //! It holds one transaction at a time and checks what may follow what; the outcome is the coordinator's to decide.
 
 use crate::admin::Admin;
-use crate::client::{Client, Repeat, answer};
+use crate::client::{Client, answer};
+use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::producer::{Delivery, Identity, Producer, ProducerConfig};
 use crate::record::{ProducerRecord, TopicPartition};
 use millpond_log::{ErrorCode, Offset, ProducerEpoch, ProducerId, TopicId};
 use millpond_proto::v1;
-use millpond_proto::v1::groups_client::GroupsClient;
 use millpond_proto::v1::transactions_client::TransactionsClient;
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::Channel;
 
 /// How a producer of transactions behaves.
 #[derive(Clone, Debug)]
@@ -56,9 +53,12 @@ pub struct TransactionalProducer {
     client: Client,
     config: TransactionalConfig,
     id: Arc<str>,
+    coordinator: Coordinator,
     identity: Identity,
     state: State,
     topics: BTreeMap<String, TopicId>,
+    /// The coordinators of groups whose offsets were sent.
+    groups: BTreeMap<String, Coordinator>,
 }
 
 /// What may be called.
@@ -97,13 +97,14 @@ impl TransactionalProducer {
             expected: None,
         };
         let id: Arc<str> = config.transactional_id.as_str().into();
-        let told = at_coordinator(client, &id, |channel| {
+        let coordinator = Coordinator::of_transactional_id(client, &id);
+        let told = coordinator.ask(|mut transactions: TransactionsClient<_>| {
             let request = request.clone();
-            async move { answer(TransactionsClient::new(channel).init_transactions(request).await) }
+            async move { answer(transactions.init_transactions(request).await) }
         });
         let identity = identity(told.await?.producer)?;
-        let (client, topics) = (client.clone(), BTreeMap::new());
-        Ok(TransactionalProducer { client, config, id, identity, state: State::Ready, topics })
+        let (client, topics, groups) = (client.clone(), BTreeMap::new(), BTreeMap::new());
+        Ok(TransactionalProducer { client, config, id, coordinator, identity, state: State::Ready, topics, groups })
     }
 
     /// Begins a transaction.
@@ -213,9 +214,9 @@ impl TransactionalProducer {
             producer: Some(v1::Producer { id: id.0, epoch: epoch.0.into() }),
             commit,
         };
-        let ended = at_coordinator(&self.client, &self.id, |channel| {
+        let ended = self.coordinator.ask(|mut transactions: TransactionsClient<_>| {
             let request = request.clone();
-            async move { answer(TransactionsClient::new(channel).end_transaction(request).await) }
+            async move { answer(transactions.end_transaction(request).await) }
         });
         match ended.await.and_then(|told| identity(told.producer)) {
             Ok(identity) => {
@@ -240,22 +241,21 @@ impl TransactionalProducer {
         }
         let (member, epoch) = of.member.clone().unwrap_or((String::new(), -1));
         let group = of.group.clone();
-        let offsets = v1::CommitOffsetsRequest { group, member, epoch, instance: None, offsets: to_commit };
+        let offsets =
+            v1::CommitOffsetsRequest { group, member, epoch, instance: None, offsets: to_commit, number: None };
         let Identity { id, epoch } = self.identity;
         let request = v1::CommitTransactionOffsetsRequest {
             transactional_id: self.config.transactional_id.clone(),
             producer: Some(v1::Producer { id: id.0, epoch: epoch.0.into() }),
             offsets: Some(offsets),
         };
-        let find = |channel| {
-            let group = of.group.clone();
-            async move { answer(GroupsClient::new(channel).find_coordinator(v1::FindCoordinatorRequest { group }).await) }
-        };
-        let call = |channel| {
+        let fresh = || Coordinator::of_group(&self.client, &of.group);
+        let coordinator = self.groups.entry(of.group.clone()).or_insert_with(fresh);
+        let call = |mut transactions: TransactionsClient<_>| {
             let request = request.clone();
-            async move { answer(TransactionsClient::new(channel).commit_transaction_offsets(request).await) }
+            async move { answer(transactions.commit_transaction_offsets(request).await) }
         };
-        let committed = follow(&self.client, find, call).await?;
+        let committed = coordinator.ask(call).await?;
         let refused = committed.outcomes.iter().find(|outcome| !outcome.error.is_empty());
         refused.map_or(Ok(()), |outcome| {
             let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
@@ -285,45 +285,4 @@ fn identity(producer: Option<v1::Producer>) -> Result<Identity, Error> {
         Error::new(ErrorCode::UnknownServerError, "the broker gave no producer id, or an impossible epoch")
     })?;
     Ok(Identity { id: ProducerId(id), epoch: ProducerEpoch(epoch) })
-}
-
-/// Calls the coordinator of a transactional id.
-pub(crate) async fn at_coordinator<T, F>(client: &Client, id: &str, call: impl Fn(Channel) -> F) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let find = |channel| {
-        let request = v1::FindTransactionCoordinatorRequest { transactional_id: id.to_owned() };
-        async move { answer(TransactionsClient::new(channel).find_transaction_coordinator(request).await) }
-    };
-    follow(client, find, call).await
-}
-
-/// Finds a coordinator and calls it, again as long as that may help. What is called may take effect twice.
-async fn follow<T, F, G>(client: &Client, find: impl Fn(Channel) -> G, call: impl Fn(Channel) -> F) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-    G: Future<Output = Result<v1::FindCoordinatorResponse, Error>>,
-{
-    let deadline = Instant::now() + client.config().api_timeout;
-    let (mut failures, mut in_doubt) = (0, false);
-    loop {
-        let found = client.call(Repeat::Safe, &find).await?;
-        let channel = client.unary_channel(&found.grpc)?;
-        let answered = timeout(client.config().request_timeout, call(channel)).await;
-        let error = match answered.unwrap_or_else(|_| Err(Error::connection("the coordinator did not answer in time")))
-        {
-            Ok(answer) => return Ok(answer),
-            Err(error) => error,
-        };
-        if error.is_connection() {
-            client.suspect(&found.grpc);
-        }
-        in_doubt |= error.maybe_done;
-        failures += 1;
-        let Some(pause) = client.pause(&error, failures, deadline) else {
-            return Err(Error { maybe_done: in_doubt, ..error });
-        };
-        sleep(pause).await;
-    }
 }

@@ -2,17 +2,16 @@
 
 use crate::admin::Admin;
 use crate::client::answer;
+use crate::coordinator::{Coordinator, Service};
 use crate::error::Error;
 use crate::record::TopicPartition;
 use crate::shards::{OfShards, of_every_shard};
-use crate::transactional::at_coordinator;
 use millpond_log::{ErrorCode, Offset, TimestampMs, TopicId};
+use millpond_proto::v1;
 use millpond_proto::v1::transactions_client::TransactionsClient;
-use millpond_proto::{MESSAGE_BYTES_MAX, v1};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::transport::Channel;
 
 /// A transactional id, and where its newest transaction stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +95,8 @@ impl Admin {
     /// If some coordinator does not answer for long: the list would not be whole.
     pub async fn list_transactions(&self) -> Result<Vec<TransactionDescription>, Error> {
         let call = |channel| async move {
-            let told = answer(client(channel).list_transactions(v1::ListTransactionsRequest {}).await)?;
+            let told =
+                answer(TransactionsClient::over(channel).list_transactions(v1::ListTransactionsRequest {}).await)?;
             let v1::ListTransactionsResponse { transactions, shards, shards_total } = told;
             Ok(OfShards { found: transactions, shards, total: shards_total })
         };
@@ -111,11 +111,11 @@ impl Admin {
     /// # Errors
     /// `TransactionalIdNotFound`.
     pub async fn describe_transaction(&self, transactional_id: &str) -> Result<TransactionDescription, Error> {
-        let call = |channel| async move {
+        let call = |mut transactions: TransactionsClient<_>| async move {
             let request = v1::DescribeTransactionRequest { transactional_id: transactional_id.to_owned() };
-            answer(client(channel).describe_transaction(request).await)
+            answer(transactions.describe_transaction(request).await)
         };
-        let told = at_coordinator(&self.client, transactional_id, call).await?;
+        let told = Coordinator::of_transactional_id(&self.client, transactional_id).ask(call).await?;
         let described = self.described(told.transaction.into_iter().collect()).await?.pop();
         described
             .ok_or_else(|| Error::new(ErrorCode::UnknownServerError, "the broker answered without the transaction"))
@@ -126,11 +126,11 @@ impl Admin {
     /// # Errors
     /// `TransactionalIdNotFound`. `ConcurrentTransactions`: it is being ended.
     pub async fn abort_transaction(&self, transactional_id: &str) -> Result<(), Error> {
-        let call = |channel| async move {
+        let call = |mut transactions: TransactionsClient<_>| async move {
             let request = v1::AbortTransactionRequest { transactional_id: transactional_id.to_owned() };
-            answer(client(channel).abort_transaction(request).await)
+            answer(transactions.abort_transaction(request).await)
         };
-        at_coordinator(&self.client, transactional_id, call).await.map(|_| ())
+        Coordinator::of_transactional_id(&self.client, transactional_id).ask(call).await.map(|_| ())
     }
 
     /// What transactions have open in partitions, and was not written to for `idle`; in order of topic, partition and offset. Partitions without a
@@ -148,7 +148,7 @@ impl Admin {
         for broker in self.describe_cluster().await?.brokers {
             let call = |channel| {
                 let request = request.clone();
-                async move { answer(client(channel).list_open_transactions(request).await) }
+                async move { answer(TransactionsClient::over(channel).list_open_transactions(request).await) }
             };
             let told = self.client.call_once(broker.grpc, call).await?;
             if told.more {
@@ -206,7 +206,7 @@ impl Admin {
         };
         let call = |channel| {
             let request = request.clone();
-            async move { answer(client(channel).abort_open_transaction(request).await) }
+            async move { answer(TransactionsClient::over(channel).abort_open_transaction(request).await) }
         };
         self.client.call_leader(&at.topic, at.partition, call).await.map(|_| ())
     }
@@ -219,10 +219,6 @@ impl Admin {
         let names = self.client.topic_names(&ids, deadline).await?;
         told.into_iter().map(|one| described(one, &names)).collect()
     }
-}
-
-fn client(channel: Channel) -> TransactionsClient<Channel> {
-    TransactionsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 /// What tells one open transaction from every other.

@@ -3,7 +3,7 @@
 use super::machine::{LoadError, Loaded, Machine, Made, Office};
 use super::world::World;
 use millpond_core::groups::{Answer, Now, Request, Shard, Step, Token};
-use millpond_log::{CoordinatorEpoch, TopicId};
+use millpond_log::{CoordinatorEpoch, ErrorCode, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store};
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub(crate) struct Groups {
 impl From<Step> for Made<Answer, Infallible> {
     fn from(step: Step) -> Made<Answer, Infallible> {
         let writes = step.changes.iter().map(ShardWrite::from).collect();
-        Made { writes, answers: step.answers, effects: Vec::new() }
+        Made { writes, answers: step.answers, ..Made::default() }
     }
 }
 
@@ -44,6 +44,10 @@ impl Machine for Groups {
     }
 
     fn carrier(_: Office<Groups>, (): &()) {}
+
+    fn too_large(&self, request: &Request) -> Option<Answer> {
+        request.refused(ErrorCode::MessageTooLarge)
+    }
 
     fn step(&mut self, now: Now, token: Token, request: Request) -> Made<Answer, Infallible> {
         self.shard.step(now, token, request).into()

@@ -2,7 +2,7 @@
 //!
 //! It alone touches the machine. No answer leaves, and nothing is done, before what it rests on is durable.
 
-use super::machine::{Carry, Loaded, Machine, MadeBy, Message, Office};
+use super::machine::{Carry, Loaded, Machine, Made, MadeBy, Message, Office};
 use super::queue::{Due, Queue, Then};
 use super::world::World;
 use super::{Directory, Standing};
@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Pause between tries while the metadata store cannot be used, or another owner stands.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// How long a change that nobody waits for waits for others, with which it is one commit.
+const LAZY: Duration = Duration::from_millis(100);
 
 /// Requests that wait for a lane. Their bytes are under the doors' budget; the rest waits there.
 const INBOX: usize = 256;
@@ -62,6 +65,10 @@ struct Serving<M: Machine> {
     under_way: Option<UnderWay<M>>,
     replies: BTreeMap<Token, oneshot::Sender<M::Answer>>,
     next_token: u64,
+    /// When what waits for company goes alone; none if nothing does.
+    lazy_until: Option<Instant>,
+    /// The machine made what cannot be persisted: it takes nothing more.
+    spoilt: bool,
     inbox: mpsc::Receiver<Message<M>>,
 }
 
@@ -94,8 +101,14 @@ impl<M: Machine> Lane<M> {
             under_way: None,
             replies: BTreeMap::new(),
             next_token: 0,
+            lazy_until: None,
+            spoilt: false,
             inbox,
         };
+        if loaded.made.is_too_large() {
+            tracing::error!(kind = M::KIND.word(), shard, "what a shard was to be put right with cannot be persisted");
+            return tokio::time::sleep(RETRY).await;
+        }
         serving.queue.push(loaded.made);
         self.directory.set(self.shard, Some(Standing::Serving { epoch, lane: sender }));
         if let Some(held) = self.serve(serving).await {
@@ -159,9 +172,12 @@ impl<M: Machine> Lane<M> {
     async fn serve(&mut self, mut serving: Serving<M>) -> Option<HeldShard> {
         let (give_up, mut leaving) = (self.give_up.clone(), false);
         loop {
-            self.commit_next(&mut serving);
+            self.commit_next(&mut serving, leaving);
             if leaving && serving.under_way.is_none() {
                 return serving.held;
+            }
+            if serving.spoilt && !leaving {
+                give_up.cancel();
             }
             let due =
                 serving.machine.next_deadline(self.now()).map(|at_ms| self.started + Duration::from_millis(at_ms));
@@ -182,14 +198,16 @@ impl<M: Machine> Lane<M> {
                     serving.inbox.close();
                     while serving.inbox.try_recv().is_ok() {}
                 }
+                // Then it is late.
+                () = until(serving.lazy_until), if serving.under_way.is_none() => {}
                 () = until(due), if !leaving => {
                     let made = serving.machine.tick(self.now());
-                    serving.queue.push(made);
+                    self.take_in(&mut serving, made, None);
                 }
                 Ok(()) = self.world.changed(), if !leaving => {
                     let world = Arc::clone(&self.world.borrow_and_update());
                     let made = serving.machine.look_around(self.now(), &world);
-                    serving.queue.push(made);
+                    self.take_in(&mut serving, made, None);
                 }
                 Some(message) = serving.inbox.recv(), if !leaving => self.on_message(&mut serving, message),
             }
@@ -204,14 +222,38 @@ impl<M: Machine> Lane<M> {
         let token = Token(serving.next_token);
         serving.next_token += 1;
         serving.replies.insert(token, message.reply);
+        let refusal = serving.machine.too_large(&message.request).map(|refusal| (token, refusal));
         let made: MadeBy<M> = serving.machine.step(self.now(), token, message.request);
-        serving.queue.push(made);
+        self.take_in(serving, made, refusal);
+    }
+
+    /// Takes what the machine made. Where that can never be persisted, whoever asked for it is refused, and what all others were promised
+    /// is made durable; the machine, which is ahead of what it can persist, goes, and the shard is taken anew.
+    fn take_in(&self, serving: &mut Serving<M>, made: MadeBy<M>, refusal: Option<(Token, M::Answer)>) {
+        if serving.spoilt {
+            return;
+        }
+        if !made.is_too_large() {
+            return serving.queue.push(made);
+        }
+        tracing::error!(
+            kind = M::KIND.word(),
+            shard = self.shard,
+            "a request was refused: no commit takes what it changes"
+        );
+        serving.spoilt = true;
+        serving.queue.push(Made { answers: refusal.into_iter().collect(), ..Made::default() });
     }
 
     /// Says what waits for nothing, and begins the next commit, if none is under way.
-    fn commit_next(&self, serving: &mut Serving<M>) {
+    fn commit_next(&self, serving: &mut Serving<M>, leaving: bool) {
         while serving.under_way.is_none() {
-            let Some(Due { batch, then }) = serving.queue.next() else { return };
+            let now = clock::monotonic();
+            let late = leaving || serving.lazy_until.is_some_and(|until| until <= now);
+            let due = serving.queue.next(late);
+            serving.lazy_until =
+                serving.queue.is_lazy().then(|| serving.lazy_until.filter(|_| !late).unwrap_or(now + LAZY));
+            let Some(Due { batch, then }) = due else { return };
             if batch.is_empty() {
                 serving.go_on(then);
                 continue;

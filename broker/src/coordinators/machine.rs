@@ -38,6 +38,10 @@ pub(crate) trait Machine: Sized + Send + Sync + 'static {
     /// Begins to carry out what it will want done.
     fn carrier(office: Office<Self>, services: &Self::Services) -> Self::Carrier;
 
+    /// The answer that refuses a request of which something would have to be persisted that no commit takes; none for what cannot be
+    /// refused.
+    fn too_large(&self, request: &Self::Request) -> Option<Self::Answer>;
+
     /// Takes a request. Its answer is in this step, or in a later one.
     fn step(&mut self, now: Now, token: Token, request: Self::Request) -> MadeBy<Self>;
 
@@ -89,7 +93,7 @@ impl<M: Machine> Clone for Office<M> {
 }
 
 impl<M: Machine> Office<M> {
-    /// Tells the machine; its answer is durable. None if the shard did not take it, or was lost with it.
+    /// Tells the machine. None if the shard did not take it, or was lost with it.
     pub(super) async fn tell(&self, request: M::Request) -> Option<M::Answer> {
         let (reply, answer) = oneshot::channel();
         self.lane.send(Message { request, reply }).await.ok()?;
@@ -106,17 +110,27 @@ pub(crate) struct Made<A, E> {
     pub(crate) answers: Vec<(Token, A)>,
     /// What is to be done once all that is durable.
     pub(crate) effects: Vec<E>,
+    /// What is to be persisted behind that, and may wait for other changes to go with: nothing is said or done for it, and whoever loads
+    /// the shard without it does the same again.
+    pub(crate) lazy: Vec<ShardWrite>,
 }
 
 impl<A, E> Default for Made<A, E> {
     fn default() -> Made<A, E> {
-        Made { writes: Vec::new(), answers: Vec::new(), effects: Vec::new() }
+        Made { writes: Vec::new(), answers: Vec::new(), effects: Vec::new(), lazy: Vec::new() }
     }
 }
 
 impl<A, E> Made<A, E> {
-    /// This, and then that.
+    /// Whether something of it can never be persisted (rule Z5).
+    pub(super) fn is_too_large(&self) -> bool {
+        self.writes.iter().chain(&self.lazy).any(ShardWrite::is_too_large)
+    }
+
+    /// This, and then that. What was to wait for company waits no more.
     pub(crate) fn and(mut self, then: Made<A, E>) -> Made<A, E> {
+        self.writes.append(&mut self.lazy);
+        self.lazy = then.lazy;
         self.writes.extend(then.writes);
         self.answers.extend(then.answers);
         self.effects.extend(then.effects);

@@ -9,10 +9,14 @@ use std::collections::VecDeque;
 /// changes before it.
 pub(super) struct Queue<A, E> {
     entries: VecDeque<Entry<A, E>>,
+    /// How many of them do not wait for company.
+    urgent: usize,
 }
 
 enum Entry<A, E> {
     Write(ShardWrite),
+    /// It goes with the next change that has to go, or when it has waited for long.
+    LazyWrite(ShardWrite),
     Answer(Token, A),
     Effect(E),
 }
@@ -32,26 +36,38 @@ pub(super) struct Then<A, E> {
 
 impl<A, E> Default for Queue<A, E> {
     fn default() -> Queue<A, E> {
-        Queue { entries: VecDeque::new() }
+        Queue { entries: VecDeque::new(), urgent: 0 }
     }
 }
 
 impl<A, E> Queue<A, E> {
     /// Takes what a step made.
     pub(super) fn push(&mut self, made: Made<A, E>) {
+        let before = self.entries.len();
         self.entries.extend(made.writes.into_iter().map(Entry::Write));
         self.entries.extend(made.answers.into_iter().map(|(token, answer)| Entry::Answer(token, answer)));
         self.entries.extend(made.effects.into_iter().map(Entry::Effect));
+        self.urgent += self.entries.len() - before;
+        self.entries.extend(made.lazy.into_iter().map(Entry::LazyWrite));
+    }
+
+    /// Whether all that is there waits for company.
+    pub(super) fn is_lazy(&self) -> bool {
+        self.urgent == 0 && !self.entries.is_empty()
     }
 
     /// Takes out as many changes as one transaction holds, with the answers and effects among and behind them; none if there is nothing.
-    /// To be called only when all that it gave before is durable: reads see what is in memory.
-    pub(super) fn next(&mut self) -> Option<Due<A, E>> {
-        if self.entries.is_empty() {
+    /// To be called only when all that it gave before is durable: reads see what is in memory. What waits for company goes with it,
+    /// or alone if it is `late`.
+    pub(super) fn next(&mut self, late: bool) -> Option<Due<A, E>> {
+        if self.entries.is_empty() || (self.is_lazy() && !late) {
             return None;
         }
         let mut due = Due { batch: ShardBatch::default(), then: Then { answers: Vec::new(), effects: Vec::new() } };
-        while let Some(entry) = self.entries.pop_front() {
+        // What waits for company is no reason for a commit.
+        while !(self.is_lazy() && due.batch.is_empty() && !late)
+            && let Some(entry) = self.entries.pop_front()
+        {
             match entry {
                 Entry::Answer(token, answer) => due.then.answers.push((token, answer)),
                 Entry::Effect(effect) => due.then.effects.push(effect),
@@ -61,7 +77,15 @@ impl<A, E> Queue<A, E> {
                         break;
                     }
                 }
+                Entry::LazyWrite(write) => {
+                    if let Err(write) = due.batch.add(write) {
+                        self.entries.push_front(Entry::LazyWrite(write));
+                        break;
+                    }
+                    continue;
+                }
             }
+            self.urgent -= 1;
         }
         Some(due)
     }
@@ -79,11 +103,22 @@ mod tests {
             let key = RecordKey { group: format!("g{n}").as_str().into(), part: RecordPart::Group };
             ShardWrite::from(&Change { key, record: Some(record) })
         };
-        Made { writes: writes.map(write).collect(), answers: vec![(Token(answer), "yes")], effects: vec![answer] }
+        let (writes, answers) = (writes.map(write).collect(), vec![(Token(answer), "yes")]);
+        Made { writes, answers, effects: vec![answer], lazy: Vec::new() }
+    }
+
+    /// Changes that wait for company, behind an answer that waits for nothing.
+    fn lazy(writes: std::ops::Range<usize>, answer: u64) -> Made<&'static str, u64> {
+        let lazy = made(writes, answer).writes;
+        Made { lazy, ..made(0..0, answer) }
     }
 
     fn next(queue: &mut Queue<&'static str, u64>) -> Option<(usize, Vec<u64>)> {
-        let Due { batch, then } = queue.next()?;
+        take(queue, false)
+    }
+
+    fn take(queue: &mut Queue<&'static str, u64>, late: bool) -> Option<(usize, Vec<u64>)> {
+        let Due { batch, then } = queue.next(late)?;
         let answered: Vec<u64> = then.answers.iter().map(|(token, _)| token.0).collect();
         assert_eq!(then.effects, answered, "rule X2: what is to be done waits like what is to be said");
         Some((batch.len(), answered))
@@ -103,5 +138,32 @@ mod tests {
         // 23 of the third step, and the 50 of the fourth, which are the third's keys again.
         assert_eq!(next(&mut queue), Some((50, vec![4, 5, 6])));
         assert_eq!(next(&mut queue), None);
+    }
+
+    #[test]
+    fn what_waits_for_company_goes_with_the_next_change_or_late() {
+        let mut queue = Queue::default();
+        queue.push(lazy(0..2, 1));
+        assert_eq!(next(&mut queue), Some((0, vec![1])), "the answer waits for nothing");
+        assert!(queue.is_lazy());
+        assert_eq!(next(&mut queue), None);
+        // The next change of one of the keys, and of another: one commit, and the keys are counted once.
+        queue.push(made(1..3, 2));
+        assert_eq!(next(&mut queue), Some((3, vec![2])));
+        assert!(!queue.is_lazy());
+        assert_eq!(next(&mut queue), None);
+        queue.push(lazy(0..1, 3));
+        queue.push(lazy(1..2, 4));
+        assert_eq!(next(&mut queue), Some((2, vec![3, 4])), "an answer behind a change waits for it");
+        queue.push(lazy(0..1, 5));
+        assert_eq!(next(&mut queue), Some((0, vec![5])));
+        assert_eq!(take(&mut queue, true), Some((1, vec![])), "late");
+        assert_eq!(take(&mut queue, true), None);
+        // What a full commit leaves is not lost.
+        queue.push(made(0..127, 6));
+        queue.push(lazy(200..201, 7));
+        queue.push(made(127..128, 8));
+        assert_eq!(next(&mut queue), Some((127, vec![6, 7])));
+        assert_eq!(next(&mut queue), Some((2, vec![8])));
     }
 }

@@ -6,9 +6,11 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::session::SessionHandle;
 use millpond_core::coordinators::{SHARDS, placement, shard_of};
-use millpond_core::groups::{Answer, Commit, CommitOffset, Fetch, Request, Topic, Topics};
+use millpond_core::groups::{
+    Answer, Beat, Commit, CommitOffset, Fetch, GroupLimits, Heartbeat, Request, Topic, Topics,
+};
 use millpond_core::records::SessionRecord;
-use millpond_log::{BrokerId, Incarnation, Lsn, Offset, PartitionId, TopicId, WalGen};
+use millpond_log::{BrokerId, ErrorCode, Incarnation, Lsn, Offset, PartitionId, TopicId, WalGen};
 use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::{Keys, ShardKind};
@@ -69,11 +71,29 @@ fn world(hosts: &[u32]) -> Arc<World> {
     })
 }
 
+/// The same with a thousand topics more, and groups that keep to `limits`.
+fn wide(hosts: &[u32], limits: GroupLimits) -> Arc<World> {
+    let topic = |n: u128| {
+        let topic = Topic { name: name(n).parse().expect("a name"), racks: vec![BTreeSet::new(); 1] };
+        (TopicId(1_000 + n), topic)
+    };
+    let topics = Arc::new(Topics::new(2, (0..1_000).map(topic).collect()));
+    Arc::new(World { topics, limits, ..World::clone(&world(hosts)) })
+}
+
+fn name(n: u128) -> String {
+    format!("topic-{n}")
+}
+
 async fn keep(store: &Store, broker: u32, hosts: &[u32]) -> Kept {
+    keep_in(store, broker, world(hosts)).await
+}
+
+async fn keep_in(store: &Store, broker: u32, world: Arc<World>) -> Kept {
     let session = session(store, broker, Incarnation(0)).await;
     let handle = SessionHandle::default();
     handle.begin(session, clock::boot());
-    let (world, seen) = watch::channel(world(hosts));
+    let (world, seen) = watch::channel(world);
     let (directory, stop) = (Directory::default(), CancellationToken::new());
     let keeper = Keeper::new(Parts {
         me: BrokerId(broker),
@@ -110,6 +130,13 @@ impl Kept {
         let fetch = Fetch { group: group.into(), partitions, ..Fetch::default() };
         match self.ask(shard_of(group), Request::Fetch(fetch)).await {
             Answer::Fetch(Ok(fetched)) => fetched[0].1.as_ref().expect("no transaction").as_ref().map(|at| at.offset),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn beat(&self, heartbeat: Heartbeat) -> Result<Beat, ErrorCode> {
+        match self.ask(shard_of(&heartbeat.group), Request::Heartbeat(heartbeat)).await {
+            Answer::Heartbeat(beat) => beat,
             other => panic!("{other:?}"),
         }
     }
@@ -195,6 +222,57 @@ async fn a_lost_session_drops_all_shards_and_what_was_acknowledged_stands() {
     two.world.send_replace(world(&[1]));
     one.serves(SHARDS as usize).await;
     assert_eq!(one.committed("g").await, Some(Offset(7)));
+}
+
+/// A member of this group that subscribes to all the topics of `wide`.
+fn joins_all(group: &str) -> Heartbeat {
+    Heartbeat {
+        group: group.into(),
+        member: "m".into(),
+        rebalance_timeout_ms: Some(60_000),
+        topics: Some((0..1_000).map(name).collect()),
+        owned: Some(BTreeSet::new()),
+        ..Heartbeat::default()
+    }
+}
+
+/// Rule Z5: what a member owns may be more than a value of the metadata store holds.
+#[tokio::test]
+async fn a_member_of_a_thousand_topics_is_kept_over_a_failover() {
+    let store = store();
+    let one = keep_in(&store, 1, wide(&[1], GroupLimits::default())).await;
+    let told = one.beat(joins_all("g")).await.expect("it joins");
+    let owned = told.assignment.expect("it is told");
+    assert_eq!(owned.len(), 1_000);
+    one.store.leave(&one.session).await.expect("up");
+    one.handle.end();
+    let two = keep_in(&store, 2, wide(&[2], GroupLimits::default())).await;
+    let all = Heartbeat { epoch: told.epoch, owned: Some(owned.clone()), ..joins_all("g") };
+    let told = two.beat(all).await.expect("it is a member still");
+    assert_eq!(told.assignment, Some(owned));
+}
+
+/// Rule Z5: a request of which more would have to be persisted than a value holds is refused by itself. Its shard goes on, with all that
+/// was acknowledged.
+#[tokio::test]
+async fn a_request_that_no_commit_takes_is_refused_and_nobody_else_is_held_up() {
+    let store = store();
+    let unbounded = GroupLimits { member_bytes_max: usize::MAX, ..GroupLimits::default() };
+    let one = keep_in(&store, 1, wide(&[1], unbounded)).await;
+    let other =
+        (0..).map(|n| format!("other-{n}")).find(|name| shard_of(name) == shard_of("g")).expect("there are many");
+    let small = Heartbeat { topics: Some([name(1)].into()), ..joins_all(&other) };
+    let told = one.beat(small).await.expect("it joins");
+    for _ in 0..3 {
+        assert_eq!(one.beat(joins_all("g")).await, Err(ErrorCode::MessageTooLarge));
+        let alive =
+            Heartbeat { group: other.as_str().into(), member: "m".into(), epoch: told.epoch, ..Heartbeat::default() };
+        assert_eq!(one.beat(alive).await.expect("it is a member still").epoch, told.epoch);
+    }
+    match one.ask(shard_of("g"), Request::List).await {
+        Answer::List(listed) => assert_eq!(listed.len(), 1, "nothing is left of what was refused"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Rule B5: after a silence of the store that is longer than 0.8 TTL, nothing is answered.

@@ -6,8 +6,10 @@
 mod classic_members;
 mod load;
 mod reconcile;
+mod saved;
 
 pub(super) use classic_members::Upgraded;
+pub(super) use saved::Saved;
 
 use super::assign::{Assignee, Assignor, Target};
 use super::scope::Scope;
@@ -48,6 +50,9 @@ struct Member {
     confirmed: bool,
     /// The epoch in which it was told to give partitions up.
     revoking_since: Option<i32>,
+    /// The highest number of a commit that came of it, since it joined. Not persisted: what is sent to one owner of the shard, and given
+    /// up, comes to no other.
+    last_commit: u64,
 }
 
 /// How a heartbeat fits what is known of its sender.
@@ -130,6 +135,10 @@ impl ConsumerGroup {
         self.settle(cx, &id, resubscribed, said);
         self.persist(cx, &id, &before);
         let member = self.members.get_mut(&id).expect("it was admitted");
+        if request.epoch == JOIN_EPOCH {
+            // A process that begins counts anew.
+            member.last_commit = 0;
+        }
         if let Said::Owns(owned) | Said::Joins(owned) = said {
             member.confirmed |= owned.iter().eq(member.record.assigned.keys());
         }
@@ -307,10 +316,10 @@ impl ConsumerGroup {
         }
     }
 
-    fn persist(&self, cx: &mut Scope<'_>, id: &Arc<str>, before: &MemberRecord) {
-        let record = &self.members[id].record;
+    fn persist(&mut self, cx: &mut Scope<'_>, id: &Arc<str>, before: &MemberRecord) {
+        let record = &mut self.members.get_mut(id).expect("only members are persisted").record;
         if record != before {
-            cx.put(RecordPart::Member(id.clone()), Record::Member(record.clone()));
+            saved::save(cx, id, record);
         }
     }
 
@@ -318,7 +327,7 @@ impl ConsumerGroup {
     fn replace(&mut self, cx: &mut Scope<'_>, old: &Arc<str>, new: &Arc<str>) {
         let mut member = self.members.remove(old).expect("static identities belong to members");
         cancel_timers(cx, old);
-        cx.delete(RecordPart::Member(old.clone()));
+        saved::forget(cx, old, std::mem::take(&mut member.record.pieces));
         for partition in member.record.assigned.keys().chain(member.record.revoking.keys()) {
             self.owners.insert(*partition, new.clone());
         }
@@ -335,7 +344,7 @@ impl ConsumerGroup {
             member.record.state = MemberState::Unreleased;
         }
         (member.record.epoch, member.record.previous_epoch) = (JOIN_EPOCH, JOIN_EPOCH);
-        (member.confirmed, member.revoking_since) = (false, None);
+        (member.confirmed, member.revoking_since, member.last_commit) = (false, None, 0);
         self.members.insert(new.clone(), member);
     }
 
@@ -368,8 +377,10 @@ impl ConsumerGroup {
 
     /// Removes members; what they owned is free.
     fn remove(&mut self, cx: &mut Scope<'_>, ids: &[Arc<str>]) {
+        let mut removed = Vec::new();
         for id in ids {
             let member = self.members.remove(id).expect("only members are removed");
+            removed.push((id, member.record.pieces));
             cancel_timers(cx, id);
             self.target.remove(id);
             if let Some(instance) = &member.record.instance {
@@ -381,8 +392,8 @@ impl ConsumerGroup {
         }
         // The group comes first: whoever loads only that finds members that are silent, and removes them again.
         self.raise_epoch(cx);
-        for id in ids {
-            cx.delete(RecordPart::Member(id.clone()));
+        for (id, pieces) in removed {
+            saved::forget(cx, id, pieces);
         }
     }
 
@@ -413,7 +424,9 @@ impl ConsumerGroup {
         self.check_instance(&commit.member, commit.instance.as_ref())?;
         let member = self.members.get(&commit.member).ok_or(ErrorCode::UnknownMemberId)?;
         let record = &member.record;
-        if commit.epoch == record.epoch {
+        if commit.number.is_some_and(|number| number < member.last_commit) {
+            Err(ErrorCode::StaleMemberEpoch)
+        } else if commit.epoch == record.epoch {
             Ok(MayCommit::All)
         } else if record.classic.is_some() || transactional {
             Err(ErrorCode::IllegalGeneration)
@@ -421,6 +434,13 @@ impl ConsumerGroup {
             Ok(MayCommit::Owned(record, commit.epoch))
         } else {
             Err(ErrorCode::StaleMemberEpoch)
+        }
+    }
+
+    /// A commit of a member was taken.
+    pub(super) fn committed(&mut self, commit: &Commit) {
+        if let (Some(member), Some(number)) = (self.members.get_mut(&commit.member), commit.number) {
+            member.last_commit = number;
         }
     }
 
@@ -471,11 +491,10 @@ impl ConsumerGroup {
     }
 
     /// All that is persisted of the group.
-    pub(super) fn records(&self) -> Vec<(RecordPart, Record)> {
+    pub(super) fn records(&self, limits: &GroupLimits) -> Vec<(RecordPart, Record)> {
         let group = (RecordPart::Group, Record::Group(GroupRecord::Consumer(self.record.clone())));
         let members = self.members.iter();
-        let members =
-            members.map(|(id, member)| (RecordPart::Member(id.clone()), Record::Member(member.record.clone())));
+        let members = members.flat_map(|(id, member)| saved::records(id, &member.record, limits.member_bytes_max));
         std::iter::once(group).chain(members).collect()
     }
 }

@@ -6,6 +6,7 @@ mod ends;
 mod kinds;
 mod load;
 
+use super::bounds::GROUP_NAME_BYTES_MAX;
 use super::classic::ClassicGroup;
 use super::consumer::ConsumerGroup;
 use super::offsets::{Confirmed, Offsets};
@@ -71,6 +72,10 @@ impl Shard {
     pub fn step(&mut self, now: Now, token: Token, request: Request) -> Step {
         let mut step = Step::default();
         let to = &mut step;
+        if request.group().is_some_and(|group| group.len() > GROUP_NAME_BYTES_MAX) {
+            step.answers.extend(request.refused(ErrorCode::InvalidGroupId).map(|refused| (token, refused)));
+            return step;
+        }
         let answer = match request {
             Request::Join(request) => {
                 self.join(now, to, token, request);
@@ -169,7 +174,7 @@ impl Shard {
         let records = self.groups.iter().flat_map(|(name, group)| {
             let kind = match &group.kind {
                 Kind::Simple => Vec::new(),
-                Kind::Consumer(consumer) => consumer.records(),
+                Kind::Consumer(consumer) => consumer.records(&self.limits),
                 Kind::Classic(classic) => classic.records(),
             };
             let records = kind.into_iter().chain(group.offsets.records());
@@ -178,7 +183,12 @@ impl Shard {
         records.collect()
     }
 
-    fn commit(&mut self, now: Now, step: &mut Step, request: Commit) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
+    fn commit(
+        &mut self,
+        now: Now,
+        step: &mut Step,
+        mut request: Commit,
+    ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
         let name = self.committing(&request)?;
         self.enter(now, step, &name, |cx, Group { kind, offsets }| {
             let may = kind.may_commit(&request, false)?;
@@ -186,7 +196,12 @@ impl Shard {
                 classic.committed(cx, &request.member);
             }
             let expires_at_ms = request.retention_ms.map(|retention| cx.now.wall_ms.saturating_add(retention));
-            Ok(offsets.commit(cx, request.offsets, expires_at_ms, |partition| may.check(partition)))
+            let to_commit = std::mem::take(&mut request.offsets);
+            let results = offsets.commit(cx, to_commit, expires_at_ms, |partition| may.check(partition));
+            if let Kind::Consumer(consumer) = kind {
+                consumer.committed(&request);
+            }
+            Ok(results)
         })
     }
 

@@ -33,6 +33,8 @@ pub struct GroupLimits {
     pub expiry_interval_ms: u32,
     /// Longest metadata beside an offset, in bytes: `offset.metadata.max.bytes`.
     pub metadata_bytes_max: usize,
+    /// Most bytes of a record of a member of a consumer group, and of each of its pieces, if it has more than one thing to hold.
+    pub member_bytes_max: usize,
 }
 
 impl Default for GroupLimits {
@@ -47,6 +49,7 @@ impl Default for GroupLimits {
             offsets_retention_ms: 7 * 24 * 3_600_000,
             expiry_interval_ms: 600_000,
             metadata_bytes_max: 4_096,
+            member_bytes_max: MEMBER_BYTES_MAX,
         }
     }
 }
@@ -54,6 +57,10 @@ impl Default for GroupLimits {
 /// Most bytes of metadata beside the offsets of one block of 256 partitions, those of open transactions counted: a value of the metadata
 /// store stays below 64 KiB (rule Z5).
 pub const BLOCK_METADATA_BYTES_MAX: usize = 48 << 10;
+
+/// Most bytes of a record of a member of a consumer group, and of each of its pieces: a value of the metadata store stays below 64 KiB
+/// (rule Z5).
+pub(super) const MEMBER_BYTES_MAX: usize = 56 << 10;
 
 /// What time it is, on two clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +129,44 @@ pub enum Request {
     Describe(Arc<str>),
     /// The groups of the shard are asked for.
     List,
+}
+
+impl Request {
+    /// The group that it names.
+    pub(super) fn group(&self) -> Option<&Arc<str>> {
+        match self {
+            Request::Heartbeat(Heartbeat { group, .. })
+            | Request::Join(Join { group, .. })
+            | Request::Sync(SyncGroup { who: ClassicHeartbeat { group, .. }, .. })
+            | Request::ClassicHeartbeat(ClassicHeartbeat { group, .. })
+            | Request::Leave(Leave { group, .. })
+            | Request::Commit(Commit { group, .. })
+            | Request::TxnCommit(TxnCommit { commit: Commit { group, .. }, .. })
+            | Request::Fetch(Fetch { group, .. })
+            | Request::DeleteOffsets { group, .. }
+            | Request::Delete(group)
+            | Request::Describe(group) => Some(group),
+            Request::Verification | Request::EndTxn(_) | Request::List => None,
+        }
+    }
+
+    /// The answer that refuses it as a whole; none for what cannot be refused.
+    #[must_use]
+    pub fn refused(&self, code: ErrorCode) -> Option<Answer> {
+        Some(match self {
+            Request::Heartbeat(_) => Answer::Heartbeat(Err(code)),
+            Request::Join(join) => Answer::Join(Err(JoinRefused { code, member: join.member.clone() })),
+            Request::Sync(_) => Answer::Sync(Err(code)),
+            Request::ClassicHeartbeat(_) => Answer::ClassicHeartbeat(Err(code)),
+            Request::Leave(_) => Answer::Leave(Err(code)),
+            Request::Commit(_) | Request::TxnCommit(_) => Answer::Commit(Err(code)),
+            Request::Fetch(_) => Answer::Fetch(Err(code)),
+            Request::DeleteOffsets { .. } => Answer::DeleteOffsets(Err(code)),
+            Request::Delete(_) => Answer::Delete(Err(code)),
+            Request::Describe(_) => Answer::Describe(Err(code)),
+            Request::Verification | Request::EndTxn(_) | Request::List => return None,
+        })
+    }
 }
 
 /// A member of a consumer group lives, joins (epoch 0) or leaves (-1, -2). What is none has not changed.
@@ -285,6 +330,9 @@ pub struct Commit {
     pub epoch: i32,
     /// Keep them for so long, where the client says so.
     pub retention_ms: Option<i64>,
+    /// Counts the commits of the member, if it does: those below the highest that came were given up by it, and are refused. Without, the
+    /// last that comes wins.
+    pub number: Option<u64>,
     /// The offsets.
     pub offsets: Vec<(PartitionId, CommitOffset)>,
 }

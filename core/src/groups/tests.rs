@@ -7,6 +7,7 @@ mod failover;
 mod migration;
 mod mixed;
 mod offsets;
+mod sizes;
 
 use super::*;
 use crate::records::groups::{Protocol, Record, RecordKey};
@@ -51,6 +52,15 @@ impl World {
         self.topics.insert(id, Topic { name: name.parse().expect("a topic name"), racks });
         self.publish();
         id
+    }
+
+    /// Creates many topics at once.
+    pub(super) fn put_topics<'a>(&mut self, topics: impl Iterator<Item = (&'a str, usize)>) {
+        for (id, (name, partitions)) in (1..).map(|n| TopicId(n << 32)).zip(topics) {
+            let racks = vec![BTreeSet::new(); partitions];
+            self.topics.insert(id, Topic { name: name.parse().expect("a topic name"), racks });
+        }
+        self.publish();
     }
 
     pub(super) fn drop_topic(&mut self, id: TopicId) {
@@ -119,6 +129,10 @@ impl World {
 
     /// Applies a step, and holds the store against the shard.
     pub(super) fn absorb(&mut self, step: Step) {
+        for record in step.changes.iter().filter_map(|change| change.record.as_ref()) {
+            let size = sizes::size(record);
+            assert!(size < 64 << 10, "rule Z5: a record of {size} bytes");
+        }
         apply(&mut self.store, step.changes);
         for (token, answer) in step.answers {
             assert!(self.answers.insert(token, answer).is_none(), "{token:?} was answered twice");

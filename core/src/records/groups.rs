@@ -29,6 +29,15 @@ pub enum RecordPart {
     Group,
     /// A member of a consumer group, by its id.
     Member(Arc<str>),
+    /// Part of what a member of a consumer group said and owns. Only the version that the member's record names is alive.
+    MemberPiece {
+        /// Its id.
+        member: Arc<str>,
+        /// Counts the times that the member was written in pieces.
+        version: u64,
+        /// Index of the piece, from 0.
+        piece: u32,
+    },
     /// Members of a classic group. Only the version that the group's record names is alive.
     Classic {
         /// Counts the times that the group was written.
@@ -61,6 +70,8 @@ pub enum Record {
     Group(GroupRecord),
     /// Under `RecordPart::Member`.
     Member(MemberRecord),
+    /// Under `RecordPart::MemberPiece`.
+    MemberPiece(MemberPiece),
     /// Under `RecordPart::Classic`.
     Classic(ClassicPiece),
     /// Under `RecordPart::Offsets`.
@@ -160,7 +171,8 @@ pub struct Protocol {
     pub metadata: Vec<u8>,
 }
 
-/// A member of a consumer group: `/g/{group}/m.{member}`.
+/// A member of a consumer group: `/g/{group}/m.{member}`. Where it has pieces, its topics, what it told its assignors, and what it owns
+/// are in these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemberRecord {
@@ -192,6 +204,54 @@ pub struct MemberRecord {
     /// What it was told to give up and has not yet.
     #[serde(with = "text::held")]
     pub revoking: Held,
+    /// Its pieces, if it is too large for one record.
+    #[serde(default, skip_serializing_if = "Pieces::were_never")]
+    pub pieces: Pieces,
+}
+
+/// Which pieces of a record are alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pieces {
+    /// Their version.
+    pub version: u64,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl Pieces {
+    /// Whether the record was always whole.
+    #[must_use]
+    pub fn were_never(&self) -> bool {
+        *self == Pieces::default()
+    }
+}
+
+/// Part of a member of a consumer group: `/g/{group}/p.{version}.{piece}.{member}`. All its pieces together hold it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberPiece {
+    /// Topics it subscribes to by name.
+    pub topics: BTreeSet<String>,
+    /// What it told its assignors, as a member that speaks the classic protocol.
+    pub told: Vec<Told>,
+    /// What it owns.
+    #[serde(with = "text::held")]
+    pub assigned: Held,
+    /// What it was told to give up and has not yet.
+    #[serde(with = "text::held")]
+    pub revoking: Held,
+}
+
+/// More of what a member told an assignor: it goes behind what earlier pieces have of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
+    /// Index of the protocol in the member's record.
+    pub protocol: u32,
+    /// The bytes.
+    #[serde(with = "text::bytes")]
+    pub metadata: Vec<u8>,
 }
 
 /// Partitions that a member holds, and the epoch in which each was given to it (rule O2).
@@ -227,6 +287,7 @@ impl RecordPart {
         match self {
             RecordPart::Group => Some("group".to_owned()),
             RecordPart::Member(member) => Some(format!("m.{member}")),
+            RecordPart::MemberPiece { member, version, piece } => Some(format!("p.{version}.{piece}.{member}")),
             RecordPart::Classic { version, piece } => Some(format!("c.{version}.{piece}")),
             RecordPart::Offsets { .. } | RecordPart::Pending { .. } => None,
         }
@@ -239,6 +300,11 @@ impl RecordPart {
             RecordPart::Group
         } else if let Some(member) = name.strip_prefix("m.") {
             RecordPart::Member(member.into())
+        } else if let Some(rest) = name.strip_prefix("p.") {
+            let (version, rest) = rest.split_once('.')?;
+            let (piece, member) = rest.split_once('.')?;
+            let (version, piece) = (version.parse().ok()?, piece.parse().ok()?);
+            RecordPart::MemberPiece { member: member.into(), version, piece }
         } else {
             let (version, piece) = name.strip_prefix("c.")?.split_once('.')?;
             RecordPart::Classic { version: version.parse().ok()?, piece: piece.parse().ok()? }

@@ -62,7 +62,7 @@ impl Replica {
         if self.at_end.producers.in_transaction(stamp.id, stamp.epoch) {
             return Ok(None);
         }
-        let known = self.at_end.producers.knows(stamp.id);
+        let known = self.at_end.producers.knows_transactional(stamp.id);
         let Role::Leader(leading) = &mut self.role else { return Ok(None) };
         let (id, got) = (stamp.id, stamp.base_sequence);
         match leading.verifications.find(stamp) {

@@ -1,9 +1,9 @@
 //! Producer state as bytes: in each segment, at its end (rules P5 and T4), and on disk beside the WAL.
 //!
-//! Big-endian: magic, version, count, producers by id, CRC-32C of all that. Equal states give equal bytes, and no other bytes
+//! Big-endian: magic, version, count, producers by id (who writes in no transaction first), CRC-32C of all that. Equal states give equal bytes, and no other bytes
 //! are read: what decodes encodes to the same.
 
-use super::{Producer, ProducerTable, Remembered, SEQUENCES, advance};
+use super::{Producer, ProducerTable, Remembered, SEQUENCES, Writer, advance};
 use crate::ids::{CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use crate::limits::PRODUCER_BATCHES_REMEMBERED;
 use bytes::{BufMut, Bytes};
@@ -25,8 +25,8 @@ impl ProducerTable {
         out.put_slice(&MAGIC);
         out.put_u16(VERSION);
         out.put_u32(u32::try_from(self.len()).expect("rule T4 bounds the producers of a partition"));
-        for (id, producer) in &self.producers {
-            put_producer(&mut out, *id, producer);
+        for (writer, producer) in &self.producers {
+            put_producer(&mut out, writer.id, producer);
         }
         out.put_u32(crc32c::crc32c(&out));
         out.into()
@@ -52,21 +52,29 @@ impl ProducerTable {
         let mut table = ProducerTable::default();
         for _ in 0..count {
             let (id, producer) = take_producer(&mut input)?;
-            if table.producers.last_key_value().is_some_and(|(&last, _)| last >= id) {
+            let writer = Writer { id, transactional: producer.is_transactional() };
+            if table.producers.last_key_value().is_some_and(|(&last, _)| last >= writer) {
                 return Err("producer snapshot is out of order");
             }
             match producer.transaction_start {
                 None => {
-                    table.idle.insert((producer.last_append, id));
+                    table.idle.insert((producer.last_append, writer));
                 }
                 Some(first) if table.open.insert(first, id).is_some() => {
                     return Err("producer snapshot with two transactions that begin at one offset");
                 }
                 Some(_) => {}
             }
-            table.producers.insert(id, producer);
+            table.producers.insert(writer, producer);
         }
         if input.0.is_empty() { Ok(table) } else { Err("producer snapshot has bytes left over") }
+    }
+}
+
+impl Producer {
+    /// Whether it writes in transactions: it has one open, or one was ended.
+    fn is_transactional(&self) -> bool {
+        self.has_transaction() || self.coordinator_epoch.is_some()
     }
 }
 

@@ -231,7 +231,38 @@ fn what_is_no_part_of_the_open_transaction_is_refused() {
     let other = Err(ProducerError::OtherTransaction { id: ProducerId(7) });
     log.check(7, 0, 1, 1, other);
     log.check(7, 1, 0, 1, other);
+    // A plain batch is no retry of one of the transaction, whatever its number.
+    log.check(7, 0, 0, 1, other);
+    assert_eq!(log.table.check(part_of_transaction(7, 0, 0), 1), duplicate(0, 1, 0));
+    // What it wrote before is answered as ever.
+    let mut log = Log::of(&[(7, 0, 0, 1)]);
+    log.write(part_of_transaction(7, 0, 0), 1);
     log.check(7, 0, 0, 1, duplicate(0, 1, 0));
+    log.check(7, 0, 1, 1, other);
+}
+
+/// Rules P1, X5: whoever writes outside of transactions under the id of a transactional producer, with an epoch that no coordinator gave
+/// out, neither fences that producer nor keeps its markers away.
+#[test]
+fn plain_writes_fence_no_transaction_and_no_marker() {
+    let mut log = Log::of(&[(7, 32_767, 0, 1)]);
+    assert_eq!(log.table.check(part_of_transaction(7, 3, 0), 1), APPEND);
+    assert_eq!(log.table.check_marker(&marker(7, 4, true, TxnOutcome::Commit, 1)), Ok(MarkerVerdict::Append));
+    log.write(part_of_transaction(7, 3, 0), 2);
+    assert!(log.table.in_transaction(ProducerId(7), ProducerEpoch(3)));
+    let end = marker(7, 4, true, TxnOutcome::Commit, 1);
+    assert_eq!(log.table.check_marker(&end), Ok(MarkerVerdict::Append));
+    assert_eq!(log.write(ProducerWrite::marker(&end), 1), Some((7, 1, 3, TxnOutcome::Commit)));
+    // Between two transactions, too.
+    log.append(7, u16::MAX, 0, 1);
+    log.check(7, u16::MAX, 0, 1, duplicate(4, 5, 3));
+    assert_eq!(log.table.check_marker(&end), Ok(MarkerVerdict::Known));
+    assert_eq!(log.table.check(part_of_transaction(7, 4, 0), 1), APPEND);
+    // Nor do the coordinator's epochs fence the other.
+    log.check(7, u16::MAX, 1, 1, APPEND);
+    let epochs: Vec<u16> = log.table.summaries().map(|producer| producer.epoch.0).collect();
+    assert_eq!(epochs, [u16::MAX, 4]);
+    assert_eq!(ProducerTable::decode(&log.table.encode()), Ok(log.table));
 }
 
 /// Each transaction has its epoch (KIP-890), which its client is told once the one before is decided.

@@ -53,6 +53,7 @@ fn encode(record: &Record) -> Bytes {
     match record {
         Record::Group(group) => codec::value(group),
         Record::Member(member) => codec::value(member),
+        Record::MemberPiece(piece) => codec::value(piece),
         Record::Classic(piece) => codec::value(piece),
         Record::Offsets(block) => encode_offsets(block).into(),
         Record::Pending(block) => block.encode().into(),
@@ -64,6 +65,7 @@ fn decode(key: &Bytes, part: &RecordPart, value: &Bytes, revision: Revision) -> 
     Ok(match part {
         RecordPart::Group => Record::Group(codec::record(key, value, revision)?.value),
         RecordPart::Member(_) => Record::Member(codec::record(key, value, revision)?.value),
+        RecordPart::MemberPiece { .. } => Record::MemberPiece(codec::record(key, value, revision)?.value),
         RecordPart::Classic { .. } => Record::Classic(codec::record(key, value, revision)?.value),
         RecordPart::Offsets { .. } => Record::Offsets(decode_offsets(value).ok_or_else(unreadable)?),
         RecordPart::Pending { .. } => Record::Pending(PendingBlock::decode(value).ok_or_else(unreadable)?),

@@ -12,7 +12,7 @@ pub(super) const BATCH_PARTITIONS_MAX: usize = 40;
 pub(super) const BATCH_BYTES_MAX: usize = 512 << 10;
 
 /// Largest value (rule Z5): larger things live in object storage.
-const VALUE_BYTES_MAX: usize = 64 << 10;
+pub(super) const VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// What it means that a comparison failed; the worst comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,6 +9,7 @@ use crate::record::{ConsumerRecord, TopicPartition};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -52,6 +53,8 @@ struct Inner {
     instance: Option<String>,
     patience: Duration,
     rights: Mutex<Rights>,
+    /// Attempts so far: the coordinator refuses one that was given up and comes after a later one.
+    attempts: AtomicU64,
     under_way: tokio::sync::Mutex<()>,
 }
 
@@ -68,7 +71,8 @@ enum Attempt {
 impl Committer {
     pub(super) fn new(coordinator: Coordinator, instance: Option<String>, patience: Duration) -> Committer {
         let (rights, under_way) = (Mutex::default(), tokio::sync::Mutex::default());
-        Committer { inner: Arc::new(Inner { coordinator, instance, patience, rights, under_way }) }
+        let attempts = AtomicU64::new(0);
+        Committer { inner: Arc::new(Inner { coordinator, instance, patience, rights, attempts, under_way }) }
     }
 
     /// Commits offsets of partitions that the member holds. Returns once that is durable.
@@ -134,11 +138,13 @@ impl Committer {
             return Err(Error::new(ErrorCode::UnknownMemberId, "the consumer is no member of its group now"));
         }
         let mut request = v1::CommitOffsetsRequest {
-            group: self.inner.coordinator.group().to_owned(),
+            group: self.inner.coordinator.name().to_owned(),
             member: identity.member.clone(),
             epoch: identity.epoch,
             instance: self.inner.instance.clone(),
             offsets: Vec::new(),
+            // One at a time: the order of attempts is that of their numbers.
+            number: Some(1 + self.inner.attempts.fetch_add(1, Ordering::Relaxed)),
         };
         let (mut asked, mut refused) = (Vec::new(), None);
         for (partition, offset) in offsets {

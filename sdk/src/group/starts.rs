@@ -108,7 +108,7 @@ impl Asker {
         deadline: Instant,
     ) -> Result<Vec<v1::FetchedOffset>, Error> {
         let request = v1::FetchOffsetsRequest {
-            group: self.coordinator.group().to_owned(),
+            group: self.coordinator.name().to_owned(),
             partitions: partitions.iter().map(|id| wire(*id)).collect(),
             member: Some(identity.member.clone()),
             epoch: identity.epoch,
@@ -127,7 +127,7 @@ impl Asker {
             OffsetReset::Earliest => OffsetSpec::Earliest,
             OffsetReset::Latest => OffsetSpec::Latest,
             OffsetReset::Fail => {
-                let group = self.coordinator.group();
+                let group = self.coordinator.name();
                 let message = format!("group `{group}` has committed no offset of {partition}; seek to begin");
                 let error = Error::new(ErrorCode::OffsetNotAvailable, message).given_up();
                 return Ok(Start { id, partition, at: Err(error), committed: None });
@@ -160,7 +160,7 @@ pub(super) async fn committed(
         return Ok(BTreeMap::new());
     }
     let request = v1::FetchOffsetsRequest {
-        group: coordinator.group().to_owned(),
+        group: coordinator.name().to_owned(),
         partitions: asked.keys().map(|id| wire(*id)).collect(),
         ..Default::default()
     };

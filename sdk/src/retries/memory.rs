@@ -28,7 +28,7 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(client: &Client, topic: TopicDescription) -> Memory {
-        Memory { client: client.clone(), coordinator: Coordinator::new(client, REDRIVE_GROUP), topic }
+        Memory { client: client.clone(), coordinator: Coordinator::of_group(client, REDRIVE_GROUP), topic }
     }
 
     fn place(&self, partition: u32) -> v1::GroupPartition {
@@ -80,6 +80,7 @@ impl Memory {
             epoch: NO_MEMBER,
             instance: None,
             offsets,
+            number: None,
         };
         let call = |mut groups: GroupsClient<Channel>| {
             let request = request.clone();

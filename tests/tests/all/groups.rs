@@ -58,6 +58,7 @@ impl Group {
             epoch: -1,
             instance: None,
             offsets: vec![to_commit],
+            number: None,
         };
         let answer = coordinator.commit_offsets(request).await?.into_inner();
         assert!(answer.outcomes.iter().all(|outcome| outcome.error.is_empty()), "{answer:?}");

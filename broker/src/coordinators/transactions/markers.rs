@@ -296,7 +296,8 @@ impl Carrying {
         }
     }
 
-    /// Tells the coordinator, and again if it did not take it: it drops what it is told while it has no session.
+    /// Tells the coordinator, and again if it did not take it: it drops what it is told while it has no session. What it took and has not
+    /// persisted when it loses the shard, the next owner finds out again.
     fn tell(&mut self) {
         if self.reporting || self.reports.is_empty() {
             return;

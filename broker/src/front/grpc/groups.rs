@@ -175,10 +175,10 @@ impl v1::groups_server::Groups for GroupsService {
 
 /// The commit that a client asks for.
 pub(super) fn commit(request: v1::CommitOffsetsRequest) -> Result<groups::Commit, ApiError> {
-    let v1::CommitOffsetsRequest { group, member, epoch, instance, offsets } = request;
+    let v1::CommitOffsetsRequest { group, member, epoch, instance, offsets, number } = request;
     let offsets = offsets.into_iter().map(offset_to_commit).collect::<Result<Vec<_>, _>>()?;
     let (group, member) = (group.as_str().into(), member.as_str().into());
-    Ok(groups::Commit { group, member, instance, epoch, retention_ms: None, offsets })
+    Ok(groups::Commit { group, member, instance, epoch, retention_ms: None, number, offsets })
 }
 
 /// Whose offsets it commits, in order.

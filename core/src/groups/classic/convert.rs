@@ -1,7 +1,6 @@
 //! A classic group as it comes out of a consumer group, and as it goes into one (the on-line migration of KIP-848).
 
 use super::{ClassicGroup, ErrorCode, Member, Scope, State, Timer, refuse};
-use crate::groups::bounds;
 use crate::groups::consumer::Upgraded;
 use crate::groups::embedded::CONSUMER;
 use crate::records::groups::ClassicMemberRecord;
@@ -34,11 +33,10 @@ impl ClassicGroup {
         group
     }
 
-    /// Whether a consumer of the other kind may join: all members are consumers too, which fit a group of that kind, and there is room.
+    /// Whether a consumer of the other kind may join: all members are consumers too, and there is room.
     pub(in crate::groups) fn may_upgrade(&self, cx: &Scope<'_>, instance: Option<&String>) -> Result<(), ErrorCode> {
         let replaces = instance.is_some_and(|instance| self.statics.contains_key(instance));
-        let fits = |member: &Member| bounds::fits_consumer_group(&member.record.protocols);
-        if !self.is_of_consumers() || !self.members.values().all(fits) {
+        if !self.is_of_consumers() {
             Err(ErrorCode::GroupIdNotFound)
         } else if self.members.len() >= cx.limits.members_max && !replaces {
             Err(ErrorCode::GroupMaxSizeReached)

@@ -2,14 +2,12 @@
 //!
 //! Their generation is their member epoch. They learn by their heartbeats that something has changed, and join again.
 
-use super::{ConsumerGroup, Member, Said, Scope, Timer};
+use super::{ConsumerGroup, Member, Said, Scope, Timer, saved};
 use crate::groups::bounds;
 use crate::groups::embedded::{self, ByName, CONSUMER, Subscription};
 use crate::groups::step::{Answer, ClassicHeartbeat, Join, JoinRefused, Joined, Leave, SyncGroup, Synced, Token};
 use crate::groups::topics::Topics;
-use crate::records::groups::{
-    ClassicMember, ClassicMemberRecord, ConsumerRecord, MemberRecord, MemberState, Protocol, Record, RecordPart,
-};
+use crate::records::groups::{ClassicMember, ClassicMemberRecord, ConsumerRecord, MemberRecord, MemberState, Protocol};
 use millpond_log::{ErrorCode, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,9 +44,6 @@ impl ConsumerGroup {
         if !self.supports(&request) {
             return Err(ErrorCode::InconsistentGroupProtocol);
         }
-        if !bounds::fits_consumer_group(&request.protocols) {
-            return Err(ErrorCode::MessageTooLarge);
-        }
         if request.instance.is_none() && unknown && request.known_id_required {
             return Err(ErrorCode::MemberIdRequired);
         }
@@ -57,6 +52,9 @@ impl ConsumerGroup {
         }
         let first = request.protocols.first().ok_or(ErrorCode::InconsistentGroupProtocol)?;
         let subscription = Subscription::read(&first.metadata).ok_or(ErrorCode::InconsistentGroupProtocol)?;
+        if !bounds::fits_consumer_group(&subscription) {
+            return Err(ErrorCode::MessageTooLarge);
+        }
         let protocol = first.name.clone();
         let mut before = self.members.get(&id).map_or_else(MemberRecord::default, |member| member.record.clone());
         if let Some(old) = replaces {
@@ -242,12 +240,13 @@ impl ConsumerGroup {
 
     /// Forgets the members: they go on in a group of another kind.
     pub(in crate::groups) fn dissolve(self, cx: &mut Scope<'_>) {
-        for id in self.members.into_keys() {
-            cx.delete(RecordPart::Member(id));
+        for (id, member) in self.members {
+            saved::forget(cx, &id, member.record.pieces);
         }
     }
 
-    /// A consumer group of the members of a classic one, who own what their leader gave them. None if that cannot be read.
+    /// A consumer group of the members of a classic one, who own what their leader gave them. None if that cannot be read, or does not
+    /// fit.
     pub(in crate::groups) fn upgraded<'a>(
         cx: &mut Scope<'_>,
         generation: i32,
@@ -258,6 +257,9 @@ impl ConsumerGroup {
         for Upgraded { id, record, protocol } in members {
             let known = record.protocols.iter().find(|known| Some(known.name.as_str()) == protocol);
             let subscription = Subscription::read(&known.or(record.protocols.first())?.metadata)?;
+            if !bounds::fits_consumer_group(&subscription) {
+                return None;
+            }
             let assigned = by_id(&embedded::read_assignment(&record.assignment)?, cx.topics);
             let free = assigned.into_iter().filter(|partition| !group.owners.contains_key(partition));
             let upgraded = MemberRecord {
@@ -277,8 +279,8 @@ impl ConsumerGroup {
             };
             group.adopt(&id, upgraded);
         }
-        for (id, member) in &group.members {
-            cx.put(RecordPart::Member(id.clone()), Record::Member(member.record.clone()));
+        for (id, member) in &mut group.members {
+            saved::save(cx, id, &mut member.record);
             let classic = member.record.classic.as_ref().expect("all of them are classic");
             cx.after(cx.session(id), classic.session_timeout_ms);
         }

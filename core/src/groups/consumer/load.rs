@@ -1,7 +1,7 @@
 //! A consumer group as it is after its shard was loaded: what is persisted, and a target and sessions made anew.
 
-use super::{ConsumerGroup, Member, Scope, Timer};
-use crate::records::groups::{ConsumerRecord, MemberRecord, MemberState, RecordPart};
+use super::{ConsumerGroup, Member, Saved, Scope, Timer, saved};
+use crate::records::groups::{ConsumerRecord, MemberRecord, MemberState};
 use millpond_log::PartitionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,15 +11,17 @@ impl ConsumerGroup {
     pub(in crate::groups) fn load(
         cx: &mut Scope<'_>,
         record: ConsumerRecord,
-        members: BTreeMap<Arc<str>, MemberRecord>,
+        members: BTreeMap<Arc<str>, Saved>,
     ) -> ConsumerGroup {
         let mut group = ConsumerGroup { record, ..ConsumerGroup::default() };
         let mut strays = Vec::new();
-        for (id, record) in members {
+        for (id, saved) in members {
+            let Some(record) = saved.whole(cx, &id) else { continue };
+            let pieces = record.pieces;
             // A change that was cut short may leave a group that is behind its members.
             group.record.epoch = group.record.epoch.max(record.epoch);
             if !group.adopt(&id, record) {
-                strays.push(id);
+                strays.push((id, pieces));
             }
         }
         group.resolve(cx, None);
@@ -31,8 +33,8 @@ impl ConsumerGroup {
             // The target that was being worked towards is gone, so a new one gets an epoch of its own.
             group.raise_epoch(cx);
         }
-        for id in strays {
-            cx.delete(RecordPart::Member(id));
+        for (id, pieces) in strays {
+            saved::forget(cx, &id, pieces);
         }
         group
     }

@@ -3,7 +3,8 @@
 use super::{
     ClassicGroup, ConsumerGroup, Ends, Group, GroupLimits, Kind, Now, Patterns, Shard, Step, Timer, Timers, Topics,
 };
-use crate::records::groups::{ClassicPiece, GroupRecord, MemberRecord, Record, RecordKey, RecordPart};
+use crate::groups::consumer::Saved;
+use crate::records::groups::{ClassicPiece, GroupRecord, Record, RecordKey, RecordPart};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 #[derive(Default)]
 struct Parts {
     group: Option<GroupRecord>,
-    members: BTreeMap<Arc<str>, MemberRecord>,
+    members: BTreeMap<Arc<str>, Saved>,
     pieces: BTreeMap<(u64, u32), ClassicPiece>,
     loaded: Group,
 }
@@ -41,7 +42,11 @@ impl Shard {
             match (&key.part, record) {
                 (RecordPart::Group, Record::Group(record)) => parts.group = Some(record),
                 (RecordPart::Member(id), Record::Member(record)) => {
-                    parts.members.insert(id.clone(), record);
+                    parts.members.entry(id.clone()).or_default().head = Some(record);
+                }
+                (RecordPart::MemberPiece { member, version, piece }, Record::MemberPiece(record)) => {
+                    let saved = parts.members.entry(member.clone()).or_default();
+                    saved.pieces.insert((*version, *piece), record);
                 }
                 (&RecordPart::Classic { version, piece }, Record::Classic(record)) => {
                     parts.pieces.insert((version, piece), record);
@@ -86,8 +91,8 @@ impl Shard {
                     }
                     None => {}
                 }
-                for id in stray_members.into_keys() {
-                    cx.delete(RecordPart::Member(id));
+                for (id, saved) in stray_members {
+                    saved.sweep(cx, &id);
                 }
                 for (version, piece) in stray_pieces.into_keys() {
                     cx.delete(RecordPart::Classic { version, piece });

@@ -22,6 +22,8 @@ const LIMITS: GroupLimits = GroupLimits {
     offsets_retention_ms: i64::MAX,
     expiry_interval_ms: 600_000,
     metadata_bytes_max: 4_096,
+    // Some members are one record, others a head and pieces.
+    member_bytes_max: 780,
 };
 
 /// SplitMix64.

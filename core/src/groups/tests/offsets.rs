@@ -107,6 +107,52 @@ fn whoever_is_not_in_the_group_may_not_commit() {
     assert_eq!(committed(&mut world, commit("a", 1, one())), Ok(vec![Ok(())]));
 }
 
+/// Rule O1: a commit that its member gave up, and that comes after later ones, sets nothing back, where the member counts.
+#[test]
+fn a_commit_that_was_given_up_sets_nothing_back() {
+    let mut world = World::new(&[("t", 2)]);
+    let p = world.partition("t", 0);
+    let numbered = |epoch, number, at| Commit { number: Some(number), ..commit("a", epoch, vec![(p, offset(at))]) };
+    world.beat(join("a", &["t"])).expect("it joins");
+    assert_eq!(committed(&mut world, numbered(1, 1, 10)), Ok(vec![Ok(())]));
+    assert_eq!(committed(&mut world, numbered(1, 3, 30)), Ok(vec![Ok(())]));
+    assert_eq!(committed(&mut world, numbered(1, 2, 20)), Err(ErrorCode::StaleMemberEpoch));
+    assert_eq!(fetch(&mut world, p, false), Ok(Some(30)));
+    // Asked again it is answered as before, and a member may go back on purpose.
+    assert_eq!(committed(&mut world, numbered(1, 3, 30)), Ok(vec![Ok(())]));
+    assert_eq!(committed(&mut world, numbered(1, 4, 5)), Ok(vec![Ok(())]));
+    // Another epoch of the member changes nothing about it.
+    world.beat(join("b", &["t"])).expect("it joins");
+    assert_eq!(world.beat(alive("a", 1)).expect("a member").epoch, 2);
+    assert_eq!(committed(&mut world, numbered(1, 3, 30)), Err(ErrorCode::StaleMemberEpoch));
+    assert_eq!(committed(&mut world, numbered(2, 3, 30)), Err(ErrorCode::StaleMemberEpoch));
+    assert_eq!(fetch(&mut world, p, false), Ok(Some(5)));
+    // Who does not count is Kafka's: the last wins. A process that begins counts anew.
+    assert_eq!(committed(&mut world, commit("a", 2, vec![(p, offset(6))])), Ok(vec![Ok(())]));
+    let epoch = world.beat(join("a", &["t"])).expect("it joins again").epoch;
+    assert_eq!(committed(&mut world, numbered(epoch, 1, 7)), Ok(vec![Ok(())]));
+    // A refused commit is none: it raises no number.
+    assert_eq!(committed(&mut world, numbered(99, 50, 8)), Err(ErrorCode::StaleMemberEpoch));
+    assert_eq!(committed(&mut world, numbered(epoch, 2, 9)), Ok(vec![Ok(())]));
+}
+
+#[test]
+fn a_process_that_takes_a_static_member_over_counts_its_commits_anew() {
+    let mut world = World::new(&[("t", 1)]);
+    let p = world.partition("t", 0);
+    let named = |member: &str| Heartbeat { instance: Some("i".to_owned()), ..join(member, &["t"]) };
+    let first = world.beat(named("a")).expect("it joins").epoch;
+    let instance = Some("i".to_owned());
+    let late = Commit { number: Some(9), instance: instance.clone(), ..commit("a", first, vec![(p, offset(90))]) };
+    assert_eq!(committed(&mut world, late.clone()), Ok(vec![Ok(())]));
+    world.beat(Heartbeat { instance: instance.clone(), ..alive("a", LEAVE_STATIC_EPOCH) }).expect("it leaves");
+    let second = world.beat(named("b")).expect("it joins").epoch;
+    let anew = Commit { number: Some(1), instance, ..commit("b", second, vec![(p, offset(91))]) };
+    assert_eq!(committed(&mut world, anew), Ok(vec![Ok(())]));
+    assert_eq!(committed(&mut world, late), Err(ErrorCode::FencedInstanceId));
+    assert_eq!(fetch(&mut world, p, false), Ok(Some(91)));
+}
+
 /// Rule O2: a member that has not heard of its new epoch may commit what it has owned all along, and nothing else.
 #[test]
 fn a_member_behind_its_epoch_commits_what_it_still_owns() {

@@ -50,7 +50,14 @@ proptest! {
 
     #[test]
     fn names_of_parts_read_back(member in "[ -~]{0,12}", version: u64, piece: u32) {
-        for part in [RecordPart::Group, RecordPart::Member(member.into()), RecordPart::Classic { version, piece }] {
+        let member: std::sync::Arc<str> = member.into();
+        let parts = [
+            RecordPart::Group,
+            RecordPart::Member(member.clone()),
+            RecordPart::MemberPiece { member, version, piece },
+            RecordPart::Classic { version, piece },
+        ];
+        for part in parts {
             let name = part.name().expect("below /g");
             prop_assert_eq!(RecordPart::from_name(&name), Some(part));
         }
@@ -72,7 +79,7 @@ fn a_block_of_plain_commits_stays_small() {
 
 #[test]
 fn odd_names_of_parts_are_refused() {
-    for name in ["", "m", "c.1", "c.01.2", "c.1.+2", "c.1.2.3", "groups", "x.1"] {
+    for name in ["", "m", "c.1", "c.01.2", "c.1.+2", "c.1.2.3", "p.1.2", "p.01.2.m", "p.1.+2.m", "groups", "x.1"] {
         assert_eq!(RecordPart::from_name(name), None, "{name}");
     }
 }
@@ -95,6 +102,16 @@ fn members_are_spelled_so_that_people_can_read_them() {
         assert_ne!(wrong, json);
         assert!(serde_json::from_str::<MemberRecord>(&wrong).is_err(), "{wrong}");
     }
+    assert!(!json.contains("pieces"), "a member that fits one record is spelled as ever: {json}");
+    let pieces = Pieces { version: 2, count: 3 };
+    let head = MemberRecord { pieces, ..MemberRecord::default() };
+    let json = serde_json::to_string(&head).expect("a record is JSON");
+    assert_eq!(serde_json::from_str::<MemberRecord>(&json).expect("it reads back"), head);
+    let told = vec![Told { protocol: 1, metadata: vec![0xab] }];
+    let piece = MemberPiece { told, assigned: member.assigned, ..MemberPiece::default() };
+    let json = serde_json::to_string(&piece).expect("a record is JSON");
+    assert!(json.contains(r#""told":[{"protocol":1,"metadata":"ab"}]"#), "{json}");
+    assert_eq!(serde_json::from_str::<MemberPiece>(&json).expect("it reads back"), piece);
     let group = GroupRecord::Consumer(ConsumerRecord { epoch: 3, topics_hash: 255, emptied_at_ms: None });
     let json = serde_json::to_string(&group).expect("a record is JSON");
     assert_eq!(json, r#"{"consumer":{"epoch":3,"topics_hash":"00000000000000ff","emptied_at_ms":null}}"#);

@@ -120,6 +120,8 @@ pub(super) struct Tally {
     restarts: u32,
     timeouts: u32,
     rotations: u32,
+    /// Plain batches under the id of a transactional producer that were appended.
+    pub(super) strays: u32,
 }
 
 /// How bad it is: of a thousand steps, or of a hundred messages.
@@ -132,6 +134,7 @@ struct Weather {
     restart: usize,
     open: usize,
     stall: usize,
+    stray: usize,
 }
 
 pub(super) struct World {
@@ -186,6 +189,7 @@ impl World {
             restart: draw(8),
             open: draw(5),
             stall: draw(3),
+            stray: draw(5),
         };
         let mut world = World {
             random,
@@ -246,7 +250,7 @@ impl World {
 
     fn step(&mut self) {
         self.now_ms += self.random.below(5) as i64;
-        let Weather { crash, restart, open, stall, .. } = self.weather;
+        let Weather { crash, restart, open, stall, stray, .. } = self.weather;
         if !self.healed {
             match self.random.below(1_000) {
                 chance if chance < crash => return self.crash_coordinator(),
@@ -256,6 +260,7 @@ impl World {
                     return self.open_client(id);
                 }
                 chance if chance < crash + restart + open + stall => self.now_ms += 2_500,
+                chance if chance < crash + restart + open + stall + stray => return self.stray(),
                 _ => {}
             }
         }
@@ -572,10 +577,11 @@ fn a_transaction_has_one_outcome_whatever_fails() {
         sum.restarts += tally.restarts;
         sum.timeouts += tally.timeouts;
         sum.rotations += tally.rotations;
+        sum.strays += tally.strays;
     }
     println!("{sum:?}");
-    let seen =
-        [sum.commits, sum.aborts, sum.fenced, sum.undecided, sum.failovers, sum.restarts, sum.timeouts, sum.rotations];
+    let Tally { commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, strays } = sum;
+    let seen = [commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, strays];
     assert!(seen.iter().all(|count| *count > 10), "{sum:?}");
 }
 

@@ -3,7 +3,7 @@
 use super::Changes;
 use crate::keys::{Key, Keys};
 use crate::kv::{TXN_OPS_MAX, Write};
-use crate::store::transition::BATCH_BYTES_MAX;
+use crate::store::transition::{BATCH_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
 
 /// Most changes in one commit: the shard's sequence is one operation more.
@@ -27,6 +27,15 @@ pub struct ShardWrite {
 pub struct ShardBatch {
     changes: Changes,
     size: usize,
+}
+
+impl ShardWrite {
+    /// Whether no transaction takes it (rules K8, Z5): a batch with it would be `Refused`, however often it is sent.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        size_of_value(self.value.as_ref()) >= VALUE_BYTES_MAX
+            || size(&self.key, self.value.as_ref()) > CHANGES_BYTES_MAX
+    }
 }
 
 impl ShardBatch {
@@ -123,6 +132,18 @@ mod tests {
         for batch in [many, large, long] {
             let size = transaction(&batch).size();
             assert!(size <= CHANGES_BYTES_MAX, "{size}");
+        }
+    }
+
+    #[test]
+    fn what_no_transaction_takes_is_known_beforehand() {
+        for (write, too_large) in [
+            (write("g", Some(VALUE_BYTES_MAX - 1)), false),
+            (write("g", Some(VALUE_BYTES_MAX)), true),
+            (write(&"g".repeat(4 << 10), Some(VALUE_BYTES_MAX - 1)), false),
+            (write(&"g".repeat(100 << 10), None), true),
+        ] {
+            assert_eq!(write.is_too_large(), too_large, "{} bytes", size(&write.key, write.value.as_ref()));
         }
     }
 

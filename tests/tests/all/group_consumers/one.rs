@@ -2,6 +2,8 @@
 
 use super::*;
 use futures::StreamExt;
+use millpond_proto::v1;
+use millpond_proto::v1::groups_client::GroupsClient;
 use millpond_sdk::{CommitOffset, ErrorCode, OffsetReset, StartAt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,6 +35,47 @@ async fn a_group_goes_on_where_it_has_committed() {
     let elsewhere = second.commit_offsets([(partition("t", 7), CommitOffset::at(Offset(1)))]).await;
     assert_eq!(elsewhere.expect_err("it is not held").code, Some(ErrorCode::StaleMemberEpoch));
     second.close().await.expect("the coordinator hears of it");
+    pond.stop().await;
+}
+
+/// Rule O1: a commit whose connection broke, and which the consumer has asked for again and gone on from, may still arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_comes_late_does_not_set_a_group_back() {
+    let pond = Pond::start().await;
+    let topic = create(&pond.client, "t", 1).await;
+    produce(&pond.client, "t", 0, 0..30).await;
+    let group = GroupConfig::new("g");
+    let mut consumer = GroupConsumer::new(&pond.client, group, Subscription::topics(["t"])).expect("good settings");
+    take(&mut consumer, 30).await;
+    for at in [10, 20] {
+        let offset = CommitOffset::at(Offset(at));
+        consumer.commit_offsets([(partition("t", 0), offset)]).await.expect("it is held");
+    }
+    let described = Admin::new(&pond.client).describe_group("g").await.expect("it is there");
+    let [member] = &described.members[..] else { panic!("{described:?}") };
+    let late = |number| v1::CommitOffsetsRequest {
+        group: "g".to_owned(),
+        member: member.member.clone(),
+        epoch: member.epoch,
+        instance: None,
+        offsets: vec![v1::OffsetToCommit {
+            partition: Some(v1::GroupPartition { topic_id: topic.to_string(), partition: 0 }),
+            offset: 10,
+            ..v1::OffsetToCommit::default()
+        }],
+        number,
+    };
+    let mut raw = GroupsClient::connect(format!("http://{}", pond.broker.grpc())).await.expect("the broker is up");
+    let refused = raw.commit_offsets(late(Some(1))).await.expect_err("it was given up");
+    assert!(String::from_utf8_lossy(refused.details()).contains("STALE_MEMBER_EPOCH"), "{refused:?}");
+    assert_eq!(committed(&consumer, "t", 1).await, [Some(20)]);
+    // Without a number the last to come wins, as with Kafka.
+    raw.commit_offsets(late(None)).await.expect("it is the member's");
+    assert_eq!(committed(&consumer, "t", 1).await, [Some(10)]);
+    consumer.commit_offsets([(partition("t", 0), CommitOffset::at(Offset(30)))]).await.expect("it is held");
+    assert_eq!(committed(&consumer, "t", 1).await, [Some(30)]);
+    consumer.close().await.expect("the coordinator hears of it");
+    drop(raw);
     pond.stop().await;
 }
 

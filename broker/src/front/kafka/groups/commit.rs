@@ -88,6 +88,7 @@ pub(in crate::front::kafka) async fn commit(
             instance,
             epoch,
             retention_ms: (retention_ms >= 0).then_some(retention_ms),
+            number: None,
             offsets,
         };
         let read = |answer| match answer {

@@ -97,6 +97,7 @@ pub(in crate::front::kafka) async fn commit(
                 instance: request.group_instance_id.clone(),
                 epoch: request.generation_id,
                 retention_ms: None,
+                number: None,
                 offsets,
             };
             let id = transactional_id.as_str().into();

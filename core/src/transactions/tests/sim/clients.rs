@@ -61,6 +61,11 @@ impl Client {
         format!("{} {:?} {:?} txn {} unsent {unsent} of {}", self.id, self.stage, self.me, self.txn, self.wanted)
     }
 
+    /// Who it was told it is.
+    pub(super) fn producer(&self) -> Option<ProducerInstance> {
+        self.me
+    }
+
     pub(super) fn at_rest(&self) -> bool {
         matches!(self.stage, Stage::Idle | Stage::Gone)
     }

@@ -7,7 +7,8 @@ use crate::replica::{
     Unverified, VerificationToken, Verified,
 };
 use crate::rules::Rules;
-use millpond_log::batch::TimestampType;
+use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp, TimestampType};
+use millpond_log::codec::Codec;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::transactions::aborted_in;
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, Rid, WalGen};
@@ -36,6 +37,8 @@ enum Waiting {
     Marker(super::Mark),
     /// Whoever waited has closed the connection.
     Nobody,
+    /// A client that is none of a transaction, and does not care.
+    Stray,
 }
 
 impl Partition {
@@ -144,6 +147,7 @@ impl Partition {
             }
             match batch.end_marker().expect("sound") {
                 Some(_) => drop(hidden.take(&producer)),
+                None if !batch.is_transactional() => {}
                 None if !hidden.contains(&producer) => found.push(value_of(batch)),
                 None => {}
             }
@@ -228,6 +232,20 @@ impl World {
         self.step_partition(at, input);
     }
 
+    /// Somebody writes outside of transactions under the id of a transactional producer, with an epoch of his own making (rule P1).
+    pub(super) fn stray(&mut self) {
+        let (at, client) = (self.random.below(PARTITIONS), self.random.below(self.clients.len()));
+        let Some(ProducerInstance { id, epoch }) = self.clients[client].producer() else { return };
+        // 32 767 is the last that a batch can carry.
+        let epoch = ProducerEpoch([epoch.0, epoch.0 + 1, epoch.0 + 2, 32_767][self.random.below(4)].min(32_767));
+        let stamp = ProducerStamp { id, epoch, base_sequence: 0 };
+        let mut builder = BatchBuilder::new(Codec::None).producer(stamp);
+        builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: Some(b"stray"), headers: &[] });
+        let token = self.partitions[at].token(Waiting::Stray);
+        let input = Input::Produce { token, batch: builder.build(), latest: TimestampMs(1), acks: Acks::All };
+        self.step_partition(at, input);
+    }
+
     fn step_partition(&mut self, at: usize, input: Input) {
         let now_ms = self.now_ms;
         for output in self.partitions[at].step(now_ms, input) {
@@ -250,6 +268,7 @@ impl World {
             }
             // Refused, it is late or of an owner that is no more: nobody waits for it.
             Waiting::Marker(mark) if result.is_ok() => self.report_marked(Place::Partition(at), &mark),
+            Waiting::Stray => self.tally.strays += u32::from(result.is_ok()),
             Waiting::Marker(_) | Waiting::Nobody => {}
         }
     }
