@@ -4,6 +4,7 @@
 
 use crate::config::KafkaListener;
 use millpond_core::records::ProducerInstance;
+use millpond_core::topic_config::{Alteration, Described, SettingKind};
 use millpond_log::{
     Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, TimestampMs, TopicId,
 };
@@ -261,6 +262,104 @@ pub struct NewTopic {
     pub configs: BTreeMap<String, String>,
     /// Check only.
     pub validate_only: bool,
+}
+
+/// A topic that was created, or could be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicMade {
+    /// The topic; without partitions if it was only checked.
+    pub topic: TopicDescription,
+    /// How many partitions it has, or would have.
+    pub partitions: u32,
+    /// How many replicas each of them has, or would have.
+    pub replication_factor: u32,
+    /// Every setting with the value that holds.
+    pub settings: Vec<Described>,
+}
+
+/// Partitions that a topic is to get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewPartitions {
+    /// How many it has then.
+    pub total: u32,
+    /// Replicas of each that is new, the preferred leader first, chosen by hand; empty if the cluster is to choose.
+    pub assignments: Vec<Vec<BrokerId>>,
+    /// Check only.
+    pub validate_only: bool,
+}
+
+/// How the settings of a topic change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettingsChange {
+    /// One alteration after the other, of what is set.
+    Alter(Vec<(String, Alteration)>),
+    /// This is set, and nothing else.
+    Replace(BTreeMap<String, String>),
+}
+
+/// Where the replicas of a partition are to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MoveTo {
+    /// Who is to hold it, the preferred leader first.
+    pub replicas: Vec<BrokerId>,
+    /// Whether these may be more or fewer than it has.
+    pub factor_may_change: bool,
+}
+
+/// A partition whose replicas are being moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionMove {
+    /// The topic's name.
+    pub topic: String,
+    /// Its partition.
+    pub partition: u32,
+    /// Who holds a copy or is to hold one, those that are to leave last.
+    pub replicas: Vec<BrokerId>,
+    /// Who of them is yet to be in sync.
+    pub adding: Vec<BrokerId>,
+    /// Who of them is to leave.
+    pub removing: Vec<BrokerId>,
+}
+
+/// What a broker's disk holds of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogDir {
+    /// The folder of its data.
+    pub path: String,
+    /// Size of the disk that the folder is on; `None` if that cannot be told.
+    pub total_bytes: Option<u64>,
+    /// What of that is free for the broker.
+    pub usable_bytes: Option<u64>,
+    /// The replicas that it holds, by topic and partition.
+    pub tails: Vec<TailOnDisk>,
+}
+
+/// A replica's part of the WAL: what is not in object storage yet, or not trimmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TailOnDisk {
+    /// The topic's name.
+    pub topic: String,
+    /// Its partition.
+    pub partition: u32,
+    /// Bytes of it that are needed.
+    pub bytes: u64,
+    /// Offsets by which it is behind the high watermark.
+    pub lag: u64,
+}
+
+/// A setting of a broker, as Kafka's tools show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerSetting {
+    /// Kafka's name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: SettingKind,
+    /// The value that holds; `None` where it is not set.
+    pub value: Option<String>,
+    /// The value that holds unless the broker is told another.
+    pub default: Option<String>,
+    /// What it does.
+    pub documentation: &'static str,
 }
 
 /// A topic as clients see it.

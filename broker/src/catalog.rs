@@ -57,6 +57,9 @@ pub(crate) struct Placement {
     pub(crate) replicas: Vec<BrokerId>,
     pub(crate) isr: Vec<BrokerId>,
     pub(crate) elr: Vec<BrokerId>,
+    /// Who of the replicas is to be in sync before a move is done, and who is to leave then.
+    pub(crate) adding: Vec<BrokerId>,
+    pub(crate) removing: Vec<BrokerId>,
 }
 
 impl From<&PartitionRecord> for Placement {
@@ -67,6 +70,8 @@ impl From<&PartitionRecord> for Placement {
             replicas: record.replicas.clone(),
             isr: record.isr.iter().map(|rid| rid.broker).collect(),
             elr: record.elr.iter().map(|rid| rid.broker).collect(),
+            adding: record.adding.clone(),
+            removing: record.removing.clone(),
         }
     }
 }

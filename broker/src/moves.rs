@@ -2,9 +2,9 @@
 //! broker does that stops: it hands its leaderships over first (rules B7, E9).
 
 use crate::alive::live_session;
-use crate::api::{ApiError, TopicRef};
+use crate::api::{ApiError, MoveTo, PartitionMove, TopicRef};
 use crate::broker::{Broker, stopping};
-use crate::catalog::{Local, Topic};
+use crate::catalog::{Local, PartitionHandle, Topic};
 use crate::topics::unavailable;
 use millpond_core::controller::reassigned;
 use millpond_core::records::{DrainRecord, PartitionRecord};
@@ -32,26 +32,80 @@ impl Broker {
     /// the partition's replicas are these alone.
     ///
     /// # Errors
-    /// `INVALID_REPLICA_ASSIGNMENT`: a broker is named twice or is not there, or there are too few of them.
-    pub async fn move_partition(&self, topic: &TopicRef, index: u32, to: Vec<BrokerId>) -> Result<(), ApiError> {
+    /// `INVALID_REPLICA_ASSIGNMENT`: a broker is named twice or is not there, or there are too few of them. `INVALID_REPLICATION_FACTOR`:
+    /// their number is to stay, and is another.
+    pub async fn move_partition(&self, topic: &TopicRef, index: u32, to: MoveTo) -> Result<(), ApiError> {
         self.counted("MovePartition", self.reassign(topic, index, to).await)
     }
 
-    async fn reassign(&self, topic: &TopicRef, index: u32, to: Vec<BrokerId>) -> Result<(), ApiError> {
+    async fn reassign(&self, topic: &TopicRef, index: u32, to: MoveTo) -> Result<(), ApiError> {
+        let MoveTo { replicas: to, factor_may_change } = to;
         let (_, handle) = self.inner().catalog.partition(topic, index)?;
         let session = self.session()?;
         let sessions = self.inner().store.sessions().await.map_err(|error| unavailable(&error))?;
         loop {
             let seen = self.record(handle.id).await?;
             check_move(&seen.value, &to, |broker| sessions.contains_key(&broker))?;
-            let Some(next) = reassigned(&seen.value, &to) else { return Ok(()) };
-            let base = seen.revision;
-            let epoch = seen.value.epoch;
-            let change = RecordChange { partition: handle.id, base, epoch, next, joining: None };
-            if self.carry(&session, change).await? {
+            if !factor_may_change {
+                check_factor(&seen.value, to.len())?;
+            }
+            if self.carry_move(&session, handle.id, &seen, &to).await? {
                 return Ok(());
             }
         }
+    }
+
+    /// Gives a move up: the partition goes back to the replicas that it had. Returns once that is decided.
+    ///
+    /// # Errors
+    /// `NO_REASSIGNMENT_IN_PROGRESS`: it is not being moved, or not any more.
+    pub async fn cancel_move(&self, topic: &TopicRef, index: u32) -> Result<(), ApiError> {
+        self.counted("MovePartition", self.revert(topic, index).await)
+    }
+
+    async fn revert(&self, topic: &TopicRef, index: u32) -> Result<(), ApiError> {
+        let (_, handle) = self.inner().catalog.partition(topic, index)?;
+        let session = self.session()?;
+        loop {
+            let seen = self.record(handle.id).await?;
+            let to = before_move(&seen.value)
+                .ok_or_else(|| refused(ErrorCode::NoReassignmentInProgress, "the partition is not being moved"))?;
+            if self.carry_move(&session, handle.id, &seen, &to).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the partition is to go to these brokers now; if not, its record has moved.
+    async fn carry_move(
+        &self,
+        session: &Session,
+        partition: PartitionId,
+        seen: &Versioned<PartitionRecord>,
+        to: &[BrokerId],
+    ) -> Result<bool, ApiError> {
+        let Some(next) = reassigned(&seen.value, to) else { return Ok(true) };
+        let (base, epoch) = (seen.revision, seen.value.epoch);
+        self.carry(session, RecordChange { partition, base, epoch, next, joining: None }).await
+    }
+
+    /// The moves under way, by topic and partition.
+    #[must_use]
+    pub fn moves(&self) -> Vec<PartitionMove> {
+        let tables = self.inner().catalog.tables();
+        let partitions = tables.topics().flat_map(|topic| topic.partitions.iter().map(move |handle| (topic, handle)));
+        let under_way = |(topic, handle): (&Arc<Topic>, &PartitionHandle)| {
+            let placement = &handle.placement;
+            let moves = !placement.adding.is_empty() || !placement.removing.is_empty();
+            moves.then(|| PartitionMove {
+                topic: topic.record.name.to_string(),
+                partition: handle.id.index,
+                replicas: placement.replicas.clone(),
+                adding: placement.adding.clone(),
+                removing: placement.removing.clone(),
+            })
+        };
+        partitions.filter_map(under_way).collect()
     }
 
     /// Whether the change holds; if not, the record has moved.
@@ -239,6 +293,19 @@ fn unknown(broker: BrokerId) -> ApiError {
     refused(ErrorCode::InvalidRequest, &format!("no broker {broker} has ever registered with this cluster"))
 }
 
+/// The replicas that a partition had before the move under way; `None` if there is none.
+fn before_move(record: &PartitionRecord) -> Option<Vec<BrokerId>> {
+    let had = record.replicas.iter().filter(|broker| !record.adding.contains(broker)).copied().collect();
+    (!record.adding.is_empty() || !record.removing.is_empty()).then_some(had)
+}
+
+/// Whether so many replicas are as many as the partition is to have anyway.
+fn check_factor(record: &PartitionRecord, replicas: usize) -> Result<(), ApiError> {
+    let now = record.replicas.iter().filter(|broker| !record.removing.contains(broker)).count();
+    let message = format!("{replicas} replicas are asked for, and the partition has {now}, which is not to change");
+    if replicas == now { Ok(()) } else { Err(refused(ErrorCode::InvalidReplicationFactor, &message)) }
+}
+
 /// Whether replicas may be moved there.
 fn check_move(record: &PartitionRecord, to: &[BrokerId], alive: impl Fn(BrokerId) -> bool) -> Result<(), ApiError> {
     let refuse = |message: String| Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message));
@@ -260,19 +327,49 @@ mod tests {
     use super::*;
     use millpond_log::LeaderEpoch;
 
-    #[test]
-    fn moves_go_to_brokers_that_are_there_and_are_enough() {
-        let record = PartitionRecord {
+    fn record(replicas: &[u32], adding: &[u32], removing: &[u32]) -> PartitionRecord {
+        let brokers = |ids: &[u32]| ids.iter().copied().map(BrokerId).collect();
+        PartitionRecord {
             leader: None,
             epoch: LeaderEpoch(1),
             isr: Vec::new(),
             elr: Vec::new(),
-            replicas: vec![BrokerId(1), BrokerId(9)],
-            adding: Vec::new(),
-            removing: Vec::new(),
+            replicas: brokers(replicas),
+            adding: brokers(adding),
+            removing: brokers(removing),
             min_isr: 2,
             unclean_epoch: None,
+        }
+    }
+
+    #[test]
+    fn a_move_that_is_given_up_goes_back_to_who_held_the_partition() {
+        let back = |from: &[u32], to: &[u32]| {
+            let to: Vec<BrokerId> = to.iter().copied().map(BrokerId).collect();
+            let moving = reassigned(&record(from, &[], &[]), &to).expect("it is a move");
+            let had = before_move(&moving).expect("a move is under way");
+            let reverted = reassigned(&moving, &had).expect("the record changes");
+            assert!(reverted.adding.is_empty(), "nobody has to be in sync that was not: {reverted:?}");
+            assert!(reverted.removing.iter().all(|broker| moving.adding.contains(broker)), "{reverted:?}");
+            had.iter().map(|broker| broker.0).collect::<std::collections::BTreeSet<_>>()
         };
+        assert_eq!(back(&[0, 1, 2], &[3, 1, 2]), [0, 1, 2].into());
+        assert_eq!(back(&[0, 1, 2], &[3, 4, 5]), [0, 1, 2].into());
+        assert_eq!(back(&[0], &[0, 1]), [0].into());
+        assert_eq!(before_move(&record(&[0, 1], &[], &[])), None);
+    }
+
+    #[test]
+    fn a_number_of_replicas_that_is_to_stay_is_that_after_the_move_under_way() {
+        let check = |record: &PartitionRecord, replicas| check_factor(record, replicas).map_err(|error| error.code);
+        assert_eq!(check(&record(&[0, 1], &[], &[]), 2), Ok(()));
+        assert_eq!(check(&record(&[0, 1], &[], &[]), 3), Err(ErrorCode::InvalidReplicationFactor));
+        assert_eq!(check(&record(&[2, 3, 0, 1], &[2, 3], &[0, 1]), 2), Ok(()));
+    }
+
+    #[test]
+    fn moves_go_to_brokers_that_are_there_and_are_enough() {
+        let record = record(&[1, 9], &[], &[]);
         let check = |to: &[u32], expected: Option<&str>| {
             let to: Vec<BrokerId> = to.iter().copied().map(BrokerId).collect();
             let checked = check_move(&record, &to, |broker| broker.0 < 4);

@@ -51,25 +51,30 @@ impl Broker {
     }
 }
 
+/// The replication factor of a topic for which none was asked, where so many brokers are alive.
+pub(crate) fn replication_factor(brokers: usize) -> u32 {
+    u32::try_from(brokers).unwrap_or(u32::MAX).clamp(1, REPLICATION_FACTOR_DEFAULT)
+}
+
 impl Hosts {
     /// The replication factor of a topic for which none was asked: three, or as many as there are brokers.
     pub(crate) fn replication_factor(&self) -> u32 {
-        let live = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
-        live.clamp(1, REPLICATION_FACTOR_DEFAULT)
+        replication_factor(self.hosts.len())
     }
 
-    /// Places the partitions of a new topic where somebody says.
+    /// Places partitions, numbered from `first` on, where somebody says; each has `factor` replicas.
     ///
     /// # Errors
-    /// `INVALID_REPLICA_ASSIGNMENT`: a partition has no replicas, or another number of them than the first, or two on one broker, or one
+    /// `INVALID_REPLICA_ASSIGNMENT`: a partition has no replicas, or another number of them, or two on one broker, or one
     /// where nothing can be placed.
     pub(crate) fn assign(
         &self,
         config: &TopicConfig,
+        first: u32,
+        factor: usize,
         assignments: &[Vec<BrokerId>],
     ) -> Result<Vec<Placement>, ApiError> {
-        let factor = assignments.first().map_or(0, Vec::len);
-        let check = |(partition, replicas): (usize, &Vec<BrokerId>)| {
+        let check = |(partition, replicas): (u32, &Vec<BrokerId>)| {
             let twice = |(place, broker): (usize, &BrokerId)| replicas[..place].contains(broker).then_some(*broker);
             let wrong = |what: String| {
                 let message = format!("the replicas of partition {partition} {what}");
@@ -79,7 +84,7 @@ impl Hosts {
                 return wrong("are none".to_owned());
             }
             if replicas.len() != factor {
-                return wrong(format!("are {}, and those of partition 0 are {factor}", replicas.len()));
+                return wrong(format!("are {}, and each partition of the topic has {factor}", replicas.len()));
             }
             if let Some(broker) = replicas.iter().enumerate().find_map(twice) {
                 return wrong(format!("name broker {broker} more than once"));
@@ -89,7 +94,7 @@ impl Hosts {
             }
             Ok(self.placement(replicas.clone(), config, u32::try_from(factor).unwrap_or(u32::MAX)))
         };
-        assignments.iter().enumerate().map(check).collect()
+        (first..).zip(assignments).map(check).collect()
     }
 
     /// Places new partitions. `seed` decides between equals.

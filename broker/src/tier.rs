@@ -42,7 +42,7 @@ const UPLOADS_MAX: usize = 2;
 /// The WAL is filling when less than this share of it can be reserved.
 const PRESSURE_FREE_SHARE: u64 = 4;
 
-/// Most flushes that are waited for at once; more are refused. An operator's tool asks for one.
+/// Most flushes that are waited for at once, and most cuts; more are refused. An operator's tool asks for one, Kafka's door for 64.
 const WISHES_MAX: usize = 1024;
 
 /// What the tierer is asked.
@@ -118,6 +118,14 @@ struct FlushWish {
     done: oneshot::Sender<Result<(), ApiError>>,
 }
 
+/// A wish to move the log start, answered when it has moved.
+struct CutWish {
+    partition: PartitionId,
+    to: Offset,
+    until: Instant,
+    done: oneshot::Sender<Result<Offset, ApiError>>,
+}
+
 type UploadTask = BoxFuture<'static, (Flush, Result<Uploaded, UploadError>)>;
 
 /// One object under way, from its plan to its commit.
@@ -161,6 +169,7 @@ pub(crate) struct TierState {
     partitions: BTreeMap<PartitionId, Partition>,
     uploads: FuturesUnordered<UploadTask>,
     wishes: Vec<FlushWish>,
+    cuts: Vec<CutWish>,
     /// Of the object store and the metadata store, which all partitions share. Each has its own besides.
     backoff: Backoff,
 }
@@ -185,6 +194,7 @@ impl Tierer {
             }
             self.look_at_offices();
             self.grant_wishes();
+            self.grant_cuts().await;
             self.start_uploads();
         }
     }
@@ -213,11 +223,7 @@ impl Tierer {
                 }
             }
             TierRequest::Flush { partitions, done } => self.on_flush(partitions, done),
-            TierRequest::DeleteRecords { partition, before, done } => {
-                let moved = self.delete_records(partition, before).await;
-                // The asker may have gone away; the log start has moved all the same.
-                let _ = done.send(moved);
-            }
+            TierRequest::DeleteRecords { partition, before, done } => self.on_cut(partition, before, done),
         }
     }
 

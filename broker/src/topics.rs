@@ -1,17 +1,17 @@
-//! Topics: creation, growth, settings, deletion. Each asks the metadata store for one named transition and then serves what it says.
+//! Topics: creation, growth, deletion, and what is deleted or uploaded of them. Each asks the metadata store for one named transition and then serves what it says.
 
-use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
+use crate::api::{ApiError, NewPartitions, NewTopic, TopicDescription, TopicMade, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
 use crate::loss;
 use crate::placement::{Hosts, Wanted};
 use crate::tier::TierRequest;
 use millpond_core::records::{TopicRecord, TopicState};
-use millpond_core::topic_config::TopicConfig;
+use millpond_core::topic_config::{self, TopicConfig};
 use millpond_core::topic_name::TopicName;
-use millpond_log::{ErrorCode, Offset, PartitionId, TopicId};
+use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId, TopicId};
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{self, CreateOutcome, Outcome, Session, StoreError, Versioned};
+use millpond_metadata::store::{self, CreateOutcome, Outcome, Placement, Session, StoreError, Versioned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,11 +43,19 @@ impl Broker {
     }
 
     /// Creates a topic; its partitions have a leader when this returns.
-    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicMade, ApiError> {
         self.counted("CreateTopic", self.create(topic).await)
     }
 
-    async fn create(&self, topic: NewTopic) -> Result<TopicDescription, ApiError> {
+    /// The topic whose name this one could be taken for where Kafka's tools write `.` as `_`: they refuse to have both.
+    #[must_use]
+    pub fn collision(&self, name: &str) -> Option<String> {
+        let tables = self.inner().catalog.tables();
+        let same = |other: &str| other.len() == name.len() && other.replace('.', "_") == name.replace('.', "_");
+        tables.topics().map(|topic| topic.record.name.as_str()).find(|other| same(other)).map(str::to_owned)
+    }
+
+    async fn create(&self, topic: NewTopic) -> Result<TopicMade, ApiError> {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
@@ -60,7 +68,7 @@ impl Broker {
         check_partitions(partitions)?;
         let wanted = Wanted { config: &config, replication_factor, partitions, existing: Vec::new() };
         let place = |hosts: &Hosts| match assigned {
-            Some(_) => hosts.assign(&config, &topic.assignments),
+            Some((_, factor)) => hosts.assign(&config, 0, factor as usize, &topic.assignments),
             None => hosts.place(&wanted, rand::random()),
         };
         let placements = place(&hosts)?;
@@ -79,9 +87,15 @@ impl Broker {
             replication_factor,
             config: topic.configs.clone(),
         };
+        let made = |topic| TopicMade {
+            topic,
+            partitions,
+            replication_factor,
+            settings: topic_config::describe(&record.config, replication_factor),
+        };
         if topic.validate_only {
-            return Ok(Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() }
-                .describe(&self.inner().alive.sessions()));
+            let topic = Topic { record: record.clone(), revision: Revision::ABSENT, config, partitions: Vec::new() };
+            return Ok(made(topic.describe(&self.inner().alive.sessions())));
         }
         let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs.clone(), placements };
         loop {
@@ -111,7 +125,8 @@ impl Broker {
         self.await_topic(new.id, partitions).await;
         let served = self.inner().catalog.by_id(new.id);
         let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
-        served.map(|topic| topic.describe(&self.inner().alive.sessions())).ok_or_else(nobody_yet)
+        let served = served.map(|topic| topic.describe(&self.inner().alive.sessions()));
+        served.map(made).ok_or_else(nobody_yet)
     }
 
     /// Takes a topic back that somebody began to create, or goes on with its deletion; one that is served stays. If that fails, the
@@ -183,12 +198,17 @@ impl Broker {
         Ok(())
     }
 
-    /// Grows a topic to `total` partitions.
-    pub async fn create_partitions(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
-        self.counted("CreatePartitions", self.grow(topic, total, validate_only).await)
+    /// Grows a topic.
+    ///
+    /// # Errors
+    /// `INVALID_PARTITIONS`: it has as many partitions already, or may not have so many. `INVALID_REPLICA_ASSIGNMENT`: replicas were
+    /// chosen by hand, for another number of partitions, or where none can be.
+    pub async fn create_partitions(&self, topic: &TopicRef, wanted: NewPartitions) -> Result<(), ApiError> {
+        self.counted("CreatePartitions", self.grow(topic, wanted).await)
     }
 
-    async fn grow(&self, topic: &TopicRef, total: u32, validate_only: bool) -> Result<(), ApiError> {
+    async fn grow(&self, topic: &TopicRef, wanted: NewPartitions) -> Result<(), ApiError> {
+        let NewPartitions { total, assignments, validate_only } = wanted;
         let _one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         if total <= topic.record.partitions {
@@ -198,21 +218,16 @@ impl Broker {
         }
         check_partitions(total)?;
         if validate_only {
-            return Ok(());
+            let hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
+            return added(&hosts, &topic, total - topic.record.partitions, &assignments).map(drop);
         }
         let session = self.session()?;
         loop {
             let seen = self.read_topic(topic.record.id).await?;
             // Grown by an earlier try whose answer was lost, or through another broker.
-            let Some(partitions) = total.checked_sub(seen.value.partitions).filter(|added| *added > 0) else { break };
-            let wanted = Wanted {
-                config: &topic.config,
-                replication_factor: topic.record.replication_factor,
-                partitions,
-                existing: topic.partitions.iter().map(|handle| handle.placement.replicas.clone()).collect(),
-            };
+            let Some(more) = total.checked_sub(seen.value.partitions).filter(|more| *more > 0) else { break };
             let hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
-            let added = hosts.place(&wanted, rand::random())?;
+            let added = added(&hosts, &topic, more, &assignments)?;
             let added = self.inner().store.add_partitions(&session, &seen, &added).await;
             match added.map_err(|error| unavailable(&error))? {
                 Outcome::Committed { .. } => break,
@@ -224,55 +239,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Sets (`Some`) and unsets (`None`) settings of a topic, all or none.
-    pub async fn alter_topic(
-        &self,
-        topic: &TopicRef,
-        changes: BTreeMap<String, Option<String>>,
-        validate_only: bool,
-    ) -> Result<(), ApiError> {
-        self.counted("AlterTopic", self.alter(topic, changes, validate_only).await)
-    }
-
-    async fn alter(
-        &self,
-        topic: &TopicRef,
-        changes: BTreeMap<String, Option<String>>,
-        validate_only: bool,
-    ) -> Result<(), ApiError> {
-        let _one = self.inner().topic_changes.lock().await;
-        let topic = self.inner().catalog.topic(topic)?;
-        let mut overrides = topic.record.config.clone();
-        for (name, value) in changes {
-            // A name that does not exist is refused also when it is only unset.
-            millpond_core::topic_config::Setting::find(&name).map_err(|error| bad_config(&error))?;
-            match value {
-                Some(value) => overrides.insert(name, value),
-                None => overrides.remove(&name),
-            };
-        }
-        parse_config(&overrides)?;
-        if validate_only {
-            return Ok(());
-        }
-        let session = self.session()?;
-        loop {
-            let seen = self.read_topic(topic.record.id).await?;
-            let altered = self.inner().store.alter_topic_config(&session, &seen, &overrides).await;
-            match altered.map_err(|error| unavailable(&error))? {
-                Outcome::Committed { revision } => {
-                    let told = |topic: Option<&Arc<Topic>>| topic.is_none_or(|topic| topic.revision >= revision);
-                    let told = self.inner().catalog.until(topic.record.id, told);
-                    let _ = tokio::time::timeout(SERVED_WAIT_MAX, told).await;
-                    return Ok(());
-                }
-                Outcome::Fenced => return Err(stopping()),
-                Outcome::Conflict | Outcome::Unknown => {}
-            }
-        }
-    }
-
     /// Moves the log start offset up to `before` (`None`: to the high watermark); returns the new one.
+    ///
+    /// # Errors
+    /// `OFFSET_OUT_OF_RANGE`: it is above the high watermark. `POLICY_VIOLATION`: the topic is only compacted.
     pub async fn delete_records(
         &self,
         topic: &TopicRef,
@@ -291,6 +261,11 @@ impl Broker {
         let (topic, handle) = self.inner().catalog.partition(topic, partition)?;
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
             return Err(refusal);
+        }
+        let policy = topic.config.cleanup_policy;
+        if policy.compact && !policy.delete {
+            let message = "the topic is only compacted; records are deleted where `cleanup.policy` has `delete`";
+            return Err(ApiError::new(ErrorCode::PolicyViolation, message));
         }
         let (done, answer) = oneshot::channel();
         self.inner().tier.send(TierRequest::DeleteRecords { partition: handle.id, before, done });
@@ -325,7 +300,8 @@ impl Broker {
         answer.await.map_err(|_| stopping())?
     }
 
-    async fn read_topic(&self, id: TopicId) -> Result<Versioned<TopicRecord>, ApiError> {
+    /// What the metadata store has of a topic.
+    pub(crate) async fn read_topic(&self, id: TopicId) -> Result<Versioned<TopicRecord>, ApiError> {
         let read = self.inner().store.topic(id).await.map_err(|error| unavailable(&error))?;
         read.ok_or_else(|| ApiError::new(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted"))
     }
@@ -335,8 +311,23 @@ fn parse_config(overrides: &BTreeMap<String, String>) -> Result<TopicConfig, Api
     TopicConfig::from_overrides(overrides).map_err(|error| bad_config(&error))
 }
 
-fn bad_config(error: &millpond_core::topic_config::ConfigError) -> ApiError {
+pub(crate) fn bad_config(error: &topic_config::ConfigError) -> ApiError {
     ApiError::new(ErrorCode::InvalidConfig, error.to_string())
+}
+
+/// Places partitions that a topic is to get.
+fn added(hosts: &Hosts, topic: &Topic, more: u32, assignments: &[Vec<BrokerId>]) -> Result<Vec<Placement>, ApiError> {
+    let replication_factor = topic.record.replication_factor;
+    if assignments.is_empty() {
+        let existing = topic.partitions.iter().map(|handle| handle.placement.replicas.clone()).collect();
+        let wanted = Wanted { config: &topic.config, replication_factor, partitions: more, existing };
+        return hosts.place(&wanted, rand::random());
+    }
+    if assignments.len() != more as usize {
+        let message = format!("{more} partitions are to be added, and {} have replicas assigned", assignments.len());
+        return Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message));
+    }
+    hosts.assign(&topic.config, topic.record.partitions, replication_factor as usize, assignments)
 }
 
 /// Partitions and replicas of a topic whose replicas were chosen by hand.

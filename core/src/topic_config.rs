@@ -233,7 +233,7 @@ fn exceeds(local: LocalRetention, whole: Option<u64>) -> bool {
     }
 }
 
-/// Why settings were refused. Kafka's `INVALID_CONFIG`, save `NotAList` (`INVALID_REQUEST`).
+/// Why settings were refused. Kafka's `INVALID_CONFIG`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// No topic setting has this name.

@@ -96,6 +96,8 @@ codes! {
     InvalidRequest = 42, "INVALID_REQUEST", false;
     /// The record format predates batch v2.
     UnsupportedForMessageFormat = 43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", false;
+    /// The topic's settings forbid it.
+    PolicyViolation = 44, "POLICY_VIOLATION", false;
     /// A gap in a producer's sequence numbers.
     OutOfOrderSequenceNumber = 45, "OUT_OF_ORDER_SEQUENCE_NUMBER", false;
     /// A retry older than the remembered batches.
@@ -138,6 +140,12 @@ codes! {
     GroupMaxSizeReached = 81, "GROUP_MAX_SIZE_REACHED", false;
     /// Another member has taken this static identity.
     FencedInstanceId = 82, "FENCED_INSTANCE_ID", false;
+    /// No replica that may lead is alive.
+    EligibleLeadersNotAvailable = 83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", true;
+    /// Whoever is to lead leads.
+    ElectionNotNeeded = 84, "ELECTION_NOT_NEEDED", false;
+    /// The partition is not being moved.
+    NoReassignmentInProgress = 85, "NO_REASSIGNMENT_IN_PROGRESS", false;
     /// Members of the group are subscribed to the topic.
     GroupSubscribedToTopic = 86, "GROUP_SUBSCRIBED_TO_TOPIC", false;
     /// The batch or one of its records is malformed.

@@ -39,7 +39,8 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::NotEnoughReplicas
         | E::KafkaStorageError
         | E::OffsetNotAvailable
-        | E::PreferredLeaderNotAvailable => Code::Unavailable,
+        | E::PreferredLeaderNotAvailable
+        | E::EligibleLeadersNotAvailable => Code::Unavailable,
         E::RequestTimedOut => Code::DeadlineExceeded,
         // What was begun has to end first, or be given up.
         E::ConcurrentTransactions | E::TransactionAbortable | E::OperationNotAttempted => Code::Aborted,
@@ -63,6 +64,9 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         | E::MemberIdRequired
         | E::FencedInstanceId
         | E::GroupSubscribedToTopic
+        | E::PolicyViolation
+        | E::ElectionNotNeeded
+        | E::NoReassignmentInProgress
         | E::FencedMemberEpoch
         | E::UnreleasedInstanceId
         | E::StaleMemberEpoch => Code::FailedPrecondition,

@@ -1,10 +1,13 @@
-"""Round trip with confluent-kafka (librdkafka): every codec, idempotence, headers, offsets by time, admin.
+"""Round trip with confluent-kafka (librdkafka): every codec, idempotence, headers, offsets by time, a large
+record, admin.
 
-Runs against a broker that is already up: confluent.py --bootstrap HOST:PORT, over TLS with --ca FILE. Ends 0 only if every check
+Runs against a broker that is already up: confluent.py --bootstrap HOST:PORT, over TLS with --ca FILE, with a record of 3 MiB with --large.
+Ends 0 only if every check
 held.
 """
 
 import argparse
+import os
 import sys
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
@@ -13,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 2000
 PARTITIONS = 3
+LARGE = 3 << 20
 FIRST_TIME = 1_700_000_000_000
 TIMEOUT = 30
 
@@ -125,10 +129,27 @@ def offsets_by_time(consumer, topic, sent):
         expect("offsets by time", found, [middle, middle, -1])
 
 
+def large_record(connection):
+    """One record that other topics would not take."""
+    topic = NewTopic("py-large", num_partitions=1, config={"max.message.bytes": str(2 * LARGE)})
+    admin = AdminClient(dict(connection))
+    admin.create_topics([topic], request_timeout=TIMEOUT)["py-large"].result(TIMEOUT)
+    value = os.urandom(LARGE)
+    producer = Producer({**connection, "message.max.bytes": 2 * LARGE})
+    producer.produce("py-large", value)
+    expect("records left in the producer's queue", producer.flush(TIMEOUT), 0)
+    consumer = Consumer({**connection, "group.id": "unused", "enable.auto.commit": False, "fetch.message.max.bytes": 2 * LARGE})
+    consumer.assign([TopicPartition("py-large", 0, OFFSET_BEGINNING)])
+    message = consumer.poll(TIMEOUT)
+    expect("the large record", message is not None and message.value() == value, True)
+    consumer.close()
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--bootstrap", required=True)
     arguments.add_argument("--ca")
+    arguments.add_argument("--large", action="store_true")
     given = arguments.parse_args()
     connection = {"bootstrap.servers": given.bootstrap}
     if given.ca:
@@ -138,6 +159,8 @@ def main():
         # Both kinds of producer over the same topics' codecs: the idempotent one needs InitProducerId and sequences.
         sent = produce(connection, codec, idempotent=codec != "gzip")
         consume(connection, codec, sent)
+    if given.large:
+        large_record(connection)
     print(f"{len(CODECS) * RECORDS} records there and back")
 
 

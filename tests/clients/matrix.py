@@ -1,8 +1,10 @@
 """Prints which client does what, as the tests that just ran have shown it.
 
-matrix.py OUTPUT, where OUTPUT is what `cargo test` said. Ends 1 if a test that `matrix.toml` names did not pass.
+matrix.py OUTPUT [--write PAGE], where OUTPUT is what `cargo test` said. Ends 1 if a test that `matrix.toml` names did not pass; if all did,
+PAGE, such as README.md, has the table between its two comments afterwards.
 """
 
+import argparse
 import pathlib
 import re
 import sys
@@ -16,8 +18,27 @@ def outcomes(said):
     return {test: "skipped" if test.rsplit("::")[-1] in skipped else outcome for test, outcome in found.items()}
 
 
+BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
+
+
+def write(page, table):
+    """Puts the table into a page, clients side by side. Nothing in it failed: a cell has a test that passed, or none."""
+    columns = zip(*(["yes" if cell == "ok" else cell for cell in row] for row in table))
+    lines = ["| " + " | ".join(column) + " |" for column in columns]
+    lines.insert(1, "|---" * len(table) + "|")
+    text = page.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        sys.exit(f"error: {page} has not `{BEGIN}` and `{END}`, once each")
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    page.write_text("\n".join([before, *lines, after]))
+
+
 def main():
-    said = pathlib.Path(sys.argv[1]).read_text(errors="replace")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("--write", metavar="PAGE", type=pathlib.Path)
+    arguments = parser.parse_args()
+    said = arguments.output.read_text(errors="replace")
     matrix = tomllib.loads(pathlib.Path(__file__).with_name("matrix.toml").read_text())
     found, capabilities = outcomes(said), matrix["capabilities"]
     unknown = {name for cells in matrix["clients"].values() for name in cells} - set(capabilities)
@@ -35,6 +56,8 @@ def main():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
     if failed:
         sys.exit("error: did not pass: " + ", ".join(sorted(set(failed))))
+    if arguments.write:
+        write(arguments.write, table)
 
 
 if __name__ == "__main__":

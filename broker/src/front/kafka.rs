@@ -5,22 +5,27 @@
 //! taken from a crate: what generic decoders allocate, they allocate from lengths that the client claims.
 
 mod active_producers;
+mod configs;
 mod connection;
 mod coordinator;
 mod describe;
 mod door;
+mod elections;
 mod epochs;
 mod fetch;
 mod frame;
 mod groups;
 mod leaders;
+mod log_dirs;
 mod metadata;
 mod offsets;
 mod operations;
+mod partitions;
 mod produce;
 mod producers;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
+mod reassignments;
 mod request;
 mod throttle;
 mod topics;

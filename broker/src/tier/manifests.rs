@@ -1,7 +1,7 @@
 //! Changes of manifests, from the decision to everyone's hearing of it, and the moves of log starts (rules T6, K5, C1, T8).
 
 use super::commit::{CommitError, Committed, Committer};
-use super::{Partition, Tierer};
+use super::{CutWish, Partition, Tierer, WISHES_MAX};
 use crate::api::ApiError;
 use crate::clock;
 use crate::partitions::messages::ShardMsg;
@@ -15,6 +15,11 @@ use millpond_log::manifest::{ManifestRoot, ManifestView, Retention};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{ErrorCode, Offset, PartitionId, TimestampMs};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a move of the log start may wait for other changes of the manifest. An upload takes a second or so.
+const CUT_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Roots read again at once.
 const REREADS_AT_ONCE: usize = 32;
@@ -124,30 +129,81 @@ impl Tierer {
         may_retire(root, retention, now, tail, self.wal.partition_bytes(partition))
     }
 
-    pub(super) async fn delete_records(
+    pub(super) fn on_cut(
         &mut self,
         partition: PartitionId,
         before: Option<Offset>,
-    ) -> Result<Offset, ApiError> {
+        done: oneshot::Sender<Result<Offset, ApiError>>,
+    ) {
+        let many = || ApiError::new(ErrorCode::ThrottlingQuotaExceeded, "too many deletions are waited for; retry");
+        let target = match self.state.cuts.len() < WISHES_MAX {
+            true => self.cut_target(partition, before),
+            false => Err(many()),
+        };
+        match target {
+            Ok(to) => {
+                self.state.cuts.push(CutWish { partition, to, until: clock::monotonic() + CUT_WAIT_MAX, done });
+            }
+            // The asker may have gone away.
+            Err(error) => drop(done.send(Err(error))),
+        }
+    }
+
+    fn cut_target(&self, partition: PartitionId, before: Option<Offset>) -> Result<Offset, ApiError> {
         let led = self.state.partitions.get(&partition).ok_or_else(not_leader)?;
-        if led.tiering.office().is_none() {
+        let visible = led.view.borrow().visible;
+        if !visible.leads && led.tiering.office().is_none() {
             return Err(not_leader());
         }
-        let hw = led.view.borrow().visible.hw;
-        let to = before.unwrap_or(hw);
-        if to > hw {
-            let message = format!("offset {to} is beyond the high watermark {hw}");
-            return Err(ApiError::new(ErrorCode::OffsetOutOfRange, message));
+        match before {
+            Some(to) if to > visible.hw => {
+                let message = format!("offset {to} is beyond the high watermark {}", visible.hw);
+                Err(ApiError::new(ErrorCode::OffsetOutOfRange, message))
+            }
+            before => Ok(before.unwrap_or(visible.hw)),
+        }
+    }
+
+    /// Moves the log starts that can be moved now.
+    pub(super) async fn grant_cuts(&mut self) {
+        for wish in std::mem::take(&mut self.state.cuts) {
+            if wish.done.is_closed() {
+                continue;
+            }
+            let late = || {
+                let message = "the log start has not moved in time; it may still, so ask again";
+                ApiError::new(ErrorCode::KafkaStorageError, message).in_doubt()
+            };
+            let answer = match self.cut(wish.partition, wish.to).await {
+                Some(answer) => answer,
+                None if clock::monotonic() < wish.until => {
+                    self.state.cuts.push(wish);
+                    continue;
+                }
+                None => Err(late()),
+            };
+            // The asker may have gone away; the log start has moved all the same.
+            let _ = wish.done.send(answer);
+        }
+    }
+
+    /// Where the log starts then. `None` while another change of the manifest is under way, or it is not known how one ended, or a new
+    /// leader has yet to read the root (rule T8): then it is tried again.
+    async fn cut(&mut self, partition: PartitionId, to: Offset) -> Option<Result<Offset, ApiError>> {
+        let Some(led) = self.state.partitions.get(&partition) else { return Some(Err(not_leader())) };
+        if led.tiering.office().is_none() {
+            return (!led.view.borrow().visible.leads).then(|| Err(not_leader()));
         }
         if to <= led.tiering.root().log_start {
-            return Ok(led.tiering.root().log_start);
+            return Some(Ok(led.tiering.root().log_start));
         }
-        self.move_log_start(partition, to).await.map_err(|error| storage_error(&error))?;
-        let led = self.state.partitions.get(&partition).ok_or_else(not_leader)?;
-        match led.tiering.root().log_start {
-            start if start >= to => Ok(start),
-            _ => Err(ApiError::new(ErrorCode::KafkaStorageError, "it is not known whether the log start moved; retry")),
+        match self.move_log_start(partition, to).await {
+            Ok(()) => {}
+            Err(CommitError::Busy) => return None,
+            Err(error) => return Some(Err(storage_error(&error))),
         }
+        let start = self.state.partitions.get(&partition)?.tiering.root().log_start;
+        (start >= to).then_some(Ok(start))
     }
 
     /// Durable metadata first, deletion later (rule C1, case C7).

@@ -88,7 +88,7 @@ impl Fleet {
             let topic = NewTopic { name: "ledger".to_owned(), partitions, replication_factor, ..NewTopic::default() };
             fleet.any().create_topic(topic).await
         });
-        fleet.topic = created.await.expect("it is new").id;
+        fleet.topic = created.await.expect("it is new").topic.id;
         fleet
     }
 

@@ -28,6 +28,8 @@ pub enum SettingKind {
 pub struct Setting {
     /// Kafka's name.
     pub name: &'static str,
+    /// Kafka's name of the brokers' setting that says what holds in topics without an override; `None` where there is none.
+    pub of_brokers: Option<&'static str>,
     /// Its type.
     pub kind: SettingKind,
     /// The value that holds without an override.
@@ -79,6 +81,7 @@ const THROTTLED: &str = "a list of `partition:broker`, `*` or nothing";
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "cleanup.policy",
+        of_brokers: Some("log.cleanup.policy"),
         kind: SettingKind::List,
         default: "delete",
         accepted: "`delete`, `compact`, both, or nothing to keep records for ever",
@@ -98,6 +101,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "compression.gzip.level",
+        of_brokers: Some("compression.gzip.level"),
         kind: SettingKind::Int,
         default: "-1",
         accepted: "1 to 9, or -1 for the codec's default",
@@ -113,6 +117,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "compression.lz4.level",
+        of_brokers: Some("compression.lz4.level"),
         kind: SettingKind::Int,
         default: "9",
         accepted: "1 to 17",
@@ -124,6 +129,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "compression.type",
+        of_brokers: Some("compression.type"),
         kind: SettingKind::Text,
         default: "producer",
         accepted: "`producer`, `uncompressed`, `gzip`, `snappy`, `lz4` or `zstd`",
@@ -143,6 +149,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "compression.zstd.level",
+        of_brokers: Some("compression.zstd.level"),
         kind: SettingKind::Int,
         default: "3",
         accepted: "-131072 to 22",
@@ -154,6 +161,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "delete.retention.ms",
+        of_brokers: Some("log.cleaner.delete.retention.ms"),
         kind: SettingKind::Long,
         default: "86400000",
         accepted: MILLIS,
@@ -165,6 +173,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "file.delete.delay.ms",
+        of_brokers: Some("log.segment.delete.delay.ms"),
         kind: SettingKind::Long,
         default: "60000",
         accepted: MILLIS,
@@ -173,6 +182,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "flush.messages",
+        of_brokers: Some("log.flush.interval.messages"),
         kind: SettingKind::Long,
         default: "9223372036854775807",
         accepted: "a number of records, at least 1",
@@ -181,6 +191,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "flush.ms",
+        of_brokers: Some("log.flush.interval.ms"),
         kind: SettingKind::Long,
         default: "9223372036854775807",
         accepted: MILLIS,
@@ -189,6 +200,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "follower.replication.throttled.replicas",
+        of_brokers: None,
         kind: SettingKind::List,
         default: "",
         accepted: THROTTLED,
@@ -197,6 +209,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "index.interval.bytes",
+        of_brokers: Some("log.index.interval.bytes"),
         kind: SettingKind::Int,
         default: "4096",
         accepted: "a number of bytes, at least 0",
@@ -205,6 +218,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "leader.replication.throttled.replicas",
+        of_brokers: None,
         kind: SettingKind::List,
         default: "",
         accepted: THROTTLED,
@@ -213,6 +227,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "local.retention.bytes",
+        of_brokers: Some("log.local.retention.bytes"),
         kind: SettingKind::Long,
         default: "-2",
         accepted: "a number of bytes, -1 for no limit, or -2 to follow `retention.bytes`",
@@ -224,6 +239,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "local.retention.ms",
+        of_brokers: Some("log.local.retention.ms"),
         kind: SettingKind::Long,
         default: "-2",
         accepted: "a number of milliseconds, -1 for no limit, or -2 to follow `retention.ms`",
@@ -235,6 +251,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "max.compaction.lag.ms",
+        of_brokers: Some("log.cleaner.max.compaction.lag.ms"),
         kind: SettingKind::Long,
         default: "9223372036854775807",
         accepted: MILLIS_POSITIVE,
@@ -246,6 +263,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "max.message.bytes",
+        of_brokers: Some("message.max.bytes"),
         kind: SettingKind::Int,
         default: "1048588",
         accepted: "a number of bytes, 0 to 67108864",
@@ -257,6 +275,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "message.timestamp.after.max.ms",
+        of_brokers: Some("log.message.timestamp.after.max.ms"),
         kind: SettingKind::Long,
         default: "3600000",
         accepted: MILLIS,
@@ -268,6 +287,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "message.timestamp.before.max.ms",
+        of_brokers: Some("log.message.timestamp.before.max.ms"),
         kind: SettingKind::Long,
         default: "9223372036854775807",
         accepted: MILLIS,
@@ -279,6 +299,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "message.timestamp.type",
+        of_brokers: Some("log.message.timestamp.type"),
         kind: SettingKind::Text,
         default: "CreateTime",
         accepted: "`CreateTime` or `LogAppendTime`",
@@ -294,6 +315,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "min.cleanable.dirty.ratio",
+        of_brokers: Some("log.cleaner.min.cleanable.ratio"),
         kind: SettingKind::Double,
         default: "0.5",
         accepted: "a fraction from 0 to 1",
@@ -306,6 +328,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "min.compaction.lag.ms",
+        of_brokers: Some("log.cleaner.min.compaction.lag.ms"),
         kind: SettingKind::Long,
         default: "0",
         accepted: MILLIS,
@@ -317,6 +340,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "min.insync.replicas",
+        of_brokers: Some("min.insync.replicas"),
         kind: SettingKind::Int,
         default: "2",
         accepted: "a number, at least 1",
@@ -328,6 +352,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "preallocate",
+        of_brokers: Some("log.preallocate"),
         kind: SettingKind::Boolean,
         default: "false",
         accepted: BOOLEAN,
@@ -336,6 +361,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "remote.storage.enable",
+        of_brokers: None,
         kind: SettingKind::Boolean,
         default: "true",
         accepted: "`true` only: closed segments always live in object storage, and brokers hold only the tail",
@@ -344,6 +370,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "retention.bytes",
+        of_brokers: Some("log.retention.bytes"),
         kind: SettingKind::Long,
         default: "-1",
         accepted: "a number of bytes, or -1 for no limit",
@@ -355,6 +382,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "retention.ms",
+        of_brokers: Some("log.retention.ms"),
         kind: SettingKind::Long,
         default: "604800000",
         accepted: "a number of milliseconds, or -1 for no limit",
@@ -366,6 +394,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "segment.bytes",
+        of_brokers: Some("log.segment.bytes"),
         kind: SettingKind::Int,
         default: "1073741824",
         accepted: "a number of bytes, 14 to 2147483647",
@@ -377,6 +406,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "segment.index.bytes",
+        of_brokers: Some("log.index.size.max.bytes"),
         kind: SettingKind::Int,
         default: "10485760",
         accepted: "a number of bytes, at least 4",
@@ -385,6 +415,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "segment.jitter.ms",
+        of_brokers: Some("log.roll.jitter.ms"),
         kind: SettingKind::Long,
         default: "0",
         accepted: MILLIS,
@@ -396,6 +427,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "segment.ms",
+        of_brokers: Some("log.roll.ms"),
         kind: SettingKind::Long,
         default: "604800000",
         accepted: MILLIS_POSITIVE,
@@ -407,6 +439,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "unclean.leader.election.enable",
+        of_brokers: Some("unclean.leader.election.enable"),
         kind: SettingKind::Boolean,
         default: "false",
         accepted: BOOLEAN,

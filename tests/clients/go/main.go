@@ -1,6 +1,7 @@
-// Groups with clients in Go: two members share, one leaves, the other goes on where it was.
+// Clients in Go, one promise a run: two members of a group share, one leaves, the other goes on where it was; records come back as they were
+// sent; topics are looked after.
 //
-// groups franz|sarama HOST:PORT. Ends 0 only if that held, and says so in one line.
+// groups franz|sarama HOST:PORT [records|topics]. Ends 0 only if that held, and says so in one line.
 package main
 
 import (
@@ -158,20 +159,41 @@ func share(ctx context.Context, client client) {
 }
 
 func main() {
-	if len(os.Args) != 3 {
-		fail(fmt.Errorf("use groups franz|sarama HOST:PORT"))
+	if len(os.Args) < 3 || len(os.Args) > 4 {
+		fail(fmt.Errorf("use groups franz|sarama HOST:PORT [records|topics]"))
 	}
-	var chosen client
+	var chosen interface {
+		client
+		rounder
+	}
+	var refusal refusals
 	var err error
 	switch os.Args[1] {
 	case "franz":
 		chosen, err = newFranz(os.Args[2])
+		refusal = franzRefusals
 	case "sarama":
 		chosen, err = newSarama(os.Args[2])
+		refusal = saramaRefusals
 	default:
 		err = fmt.Errorf("no client %q", os.Args[1])
 	}
 	must(err)
-	share(context.Background(), chosen)
-	fmt.Println("share holds")
+	ctx, promise := context.Background(), "share"
+	if len(os.Args) == 4 {
+		promise = os.Args[3]
+	}
+	switch promise {
+	case "share":
+		share(ctx, chosen)
+		fmt.Println("share holds")
+	case "records":
+		recordsHold(ctx, chosen)
+		fmt.Println("records hold")
+	case "topics":
+		topicsHold(ctx, chosen, refusal)
+		fmt.Println("topics hold")
+	default:
+		fail(fmt.Errorf("no promise %q", promise))
+	}
 }

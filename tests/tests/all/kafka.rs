@@ -1,12 +1,16 @@
 //! The Kafka door of a running broker: raw sockets with an independent encoder, and real clients.
 //! Names of cases (P8, A3, F10, V01) are those of the catalogue that the tests grew from.
 
+mod admin;
 pub(crate) mod clients;
 mod epochs;
 mod groups;
 mod lost;
+mod moves;
 pub(crate) mod produce;
+mod programs;
 mod read;
+mod round_trips;
 mod topics;
 mod transactions;
 pub(crate) mod wire;

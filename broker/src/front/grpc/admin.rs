@@ -3,7 +3,10 @@
 use super::convert::{self, topic_ref};
 use super::status::{malformed, status};
 use crate::Broker;
-use crate::api::{ApiError, NewTopic, PartitionStatus, TopicDescription, TopicRef};
+use crate::api::{
+    ApiError, MoveTo, NewPartitions, NewTopic, PartitionStatus, SettingsChange, TopicDescription, TopicRef,
+};
+use millpond_core::topic_config::Alteration;
 use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
@@ -31,7 +34,7 @@ impl v1::admin_server::Admin for AdminService {
         let assignments = Vec::new();
         let topic = NewTopic { name, partitions, replication_factor, assignments, configs, validate_only };
         let created = self.broker.create_topic(topic).await;
-        answer(created.map(|topic| v1::CreateTopicResponse { topic: Some(convert::topic(topic)) }))
+        answer(created.map(|made| v1::CreateTopicResponse { topic: Some(convert::topic(made.topic)) }))
     }
 
     async fn delete_topic(&self, request: Request<v1::DeleteTopicRequest>) -> Answer<v1::DeleteTopicResponse> {
@@ -54,7 +57,7 @@ impl v1::admin_server::Admin for AdminService {
         let v1::AlterTopicRequest { topic, set, unset, validate_only } = request.into_inner();
         let topic = named(topic)?;
         let changes = changes(set, unset).map_err(|error| status(&error))?;
-        let altered = self.broker.alter_topic(&topic, changes, validate_only).await;
+        let altered = self.broker.alter_topic(&topic, SettingsChange::Alter(changes), validate_only).await;
         answer(altered.map(|()| v1::AlterTopicResponse {}))
     }
 
@@ -63,7 +66,8 @@ impl v1::admin_server::Admin for AdminService {
         request: Request<v1::CreatePartitionsRequest>,
     ) -> Answer<v1::CreatePartitionsResponse> {
         let v1::CreatePartitionsRequest { topic, total, validate_only } = request.into_inner();
-        let created = self.broker.create_partitions(&named(topic)?, total, validate_only).await;
+        let wanted = NewPartitions { total, assignments: Vec::new(), validate_only };
+        let created = self.broker.create_partitions(&named(topic)?, wanted).await;
         answer(created.map(|()| v1::CreatePartitionsResponse {}))
     }
 
@@ -123,7 +127,7 @@ impl v1::admin_server::Admin for AdminService {
 
     async fn move_partition(&self, request: Request<v1::MovePartitionRequest>) -> Answer<v1::MovePartitionResponse> {
         let v1::MovePartitionRequest { topic, partition, to } = request.into_inner();
-        let to = to.into_iter().map(BrokerId).collect();
+        let to = MoveTo { replicas: to.into_iter().map(BrokerId).collect(), factor_may_change: true };
         let moved = self.broker.move_partition(&named(topic)?, partition, to).await;
         answer(moved.map(|()| v1::MovePartitionResponse {}))
     }
@@ -162,16 +166,16 @@ fn named(topic: Option<v1::TopicRef>) -> Result<crate::api::TopicRef, Status> {
     topic_ref(topic).map_err(|error| status(&error))
 }
 
-/// Settings to set and to unset as one map. None may be both.
-fn changes(set: BTreeMap<String, String>, unset: Vec<String>) -> Result<BTreeMap<String, Option<String>>, ApiError> {
-    let mut changes: BTreeMap<String, Option<String>> =
-        set.into_iter().map(|(key, value)| (key, Some(value))).collect();
+/// Settings to set and to unset, each once.
+fn changes(set: BTreeMap<String, String>, unset: Vec<String>) -> Result<Vec<(String, Alteration)>, ApiError> {
+    let mut changes: BTreeMap<String, Alteration> =
+        set.into_iter().map(|(key, value)| (key, Alteration::Set(value))).collect();
     for key in unset {
-        if let Some(Some(_)) = changes.insert(key.clone(), None) {
+        if let Some(Alteration::Set(_)) = changes.insert(key.clone(), Alteration::Delete) {
             return Err(malformed(format!("`{key}` is both in `set` and in `unset`")));
         }
     }
-    Ok(changes)
+    Ok(changes.into_iter().collect())
 }
 
 /// A partition of a topic that a message names.
@@ -193,7 +197,7 @@ mod tests {
         let both = changes(set(), vec!["retention.ms".to_owned()]);
         assert_eq!(both.map_err(|error| error.code), Err(ErrorCode::InvalidRequest));
         let merged = changes(set(), vec!["cleanup.policy".to_owned()]).expect("no contradiction");
-        assert_eq!(merged["retention.ms"].as_deref(), Some("1"));
-        assert_eq!(merged["cleanup.policy"], None);
+        let expected = [("cleanup.policy", Alteration::Delete), ("retention.ms", Alteration::Set("1".to_owned()))];
+        assert!(merged.iter().map(|(name, change)| (name.as_str(), change.clone())).eq(expected), "{merged:?}");
     }
 }

@@ -65,7 +65,7 @@ impl LogService {
         match self.broker.create_topic(NewTopic { name: name.clone(), ..NewTopic::default() }).await {
             // Somebody else was quicker.
             Err(error) if error.code == ErrorCode::TopicAlreadyExists => self.broker.topic(&topic),
-            created => created,
+            created => created.map(|made| made.topic),
         }
     }
 

@@ -5,8 +5,8 @@ use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
 use super::{
-    active_producers, coordinator, describe, epochs, fetch, groups, metadata, offsets, produce, producers, topics,
-    transactions,
+    active_producers, configs, coordinator, describe, elections, epochs, fetch, groups, log_dirs, metadata, offsets,
+    partitions, produce, producers, reassignments, topics, transactions,
 };
 use crate::Broker;
 use crate::api::ApiError;
@@ -101,6 +101,25 @@ impl Door {
             Body::DeleteTopics(request) => {
                 answer(envelope, async move { topics::delete(&broker, version, request).await })
             }
+            Body::CreatePartitions(request) => {
+                answer(envelope, async move { partitions::create(&broker, request).await })
+            }
+            Body::DeleteRecords(request) => {
+                answer(envelope, async move { partitions::delete_records(&broker, request).await })
+            }
+            Body::DescribeConfigs(request) => answer(envelope, async move { configs::describe(&broker, request) }),
+            Body::AlterConfigs(request) => answer(envelope, async move { configs::replace(&broker, request).await }),
+            Body::IncrementalAlterConfigs(request) => {
+                answer(envelope, async move { configs::incremental(&broker, request).await })
+            }
+            Body::ElectLeaders(request) => answer(envelope, async move { elections::answer(&broker, request).await }),
+            Body::AlterPartitionReassignments(request) => {
+                answer(envelope, async move { reassignments::alter(&broker, request).await })
+            }
+            Body::ListPartitionReassignments(request) => {
+                answer(envelope, async move { reassignments::list(&broker, request) })
+            }
+            Body::DescribeLogDirs(request) => answer(envelope, async move { log_dirs::answer(&broker, request).await }),
             Body::DescribeCluster(request) => {
                 answer(envelope, async move { describe::cluster(&broker, &listener, version, &request) })
             }

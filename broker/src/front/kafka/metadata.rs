@@ -1,6 +1,7 @@
 //! Metadata: brokers, topics and who leads what. Creates topics that are asked for by name, where that is allowed (case A5).
 
 use super::operations;
+use super::topics::free;
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
 use crate::api::{
@@ -147,10 +148,11 @@ pub(super) fn missing(named: &TopicRef, code: ErrorCode) -> ErrorCode {
 }
 
 async fn make(broker: &Broker, name: &str) -> Result<TopicDescription, ApiError> {
+    free(broker, name)?;
     match broker.create_topic(NewTopic { name: name.to_owned(), ..Default::default() }).await {
         // Another client was quicker.
         Err(error) if error.code == ErrorCode::TopicAlreadyExists => broker.topic(&TopicRef::Name(name.to_owned())),
-        made => made,
+        made => made.map(|made| made.topic),
     }
 }
 

@@ -1,15 +1,20 @@
 //! The table of requests that are served, and the decoder of one frame. Pure: bytes in, a request or an error out.
 
 use super::active_producers::DescribeProducersRequest;
+use super::configs;
 use super::coordinator::FindCoordinatorRequest;
 use super::describe::{DescribeClusterRequest, DescribeTopicPartitionsRequest};
+use super::elections::ElectLeadersRequest;
 use super::epochs::OffsetForLeaderEpochRequest;
 use super::fetch::{self, FetchRequest};
 use super::groups;
+use super::log_dirs::DescribeLogDirsRequest;
 use super::metadata::MetadataRequest;
 use super::offsets::ListOffsetsRequest;
+use super::partitions::{CreatePartitionsRequest, DeleteRecordsRequest};
 use super::produce::ProduceRequest;
 use super::producers::InitProducerIdRequest;
+use super::reassignments::{AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest};
 use super::topics::{CreateTopicsRequest, DeleteTopicsRequest};
 use super::transactions;
 use super::versions::{ApiVersion, ApiVersionsRequest};
@@ -74,6 +79,7 @@ table! {
     18 ApiVersions 0..=4 flexible 3 ApiVersionsRequest;
     19 CreateTopics 2..=7 flexible 5 CreateTopicsRequest;
     20 DeleteTopics 1..=6 flexible 4 DeleteTopicsRequest;
+    21 DeleteRecords 0..=2 flexible 2 DeleteRecordsRequest;
     22 InitProducerId 0..=5 flexible 2 InitProducerIdRequest;
     23 OffsetForLeaderEpoch 2..=4 flexible 4 OffsetForLeaderEpochRequest;
     24 AddPartitionsToTxn 0..=5 flexible 3 transactions::AddPartitionsToTxnRequest;
@@ -81,7 +87,15 @@ table! {
     26 EndTxn 0..=5 flexible 3 transactions::EndTxnRequest;
     27 WriteTxnMarkers 1..=1 flexible 1 transactions::WriteTxnMarkersRequest;
     28 TxnOffsetCommit 0..=5 flexible 3 transactions::TxnOffsetCommitRequest;
+    32 DescribeConfigs 1..=4 flexible 4 configs::DescribeConfigsRequest;
+    33 AlterConfigs 0..=2 flexible 2 configs::AlterConfigsRequest;
+    35 DescribeLogDirs 1..=5 flexible 2 DescribeLogDirsRequest;
+    37 CreatePartitions 0..=3 flexible 2 CreatePartitionsRequest;
     42 DeleteGroups 0..=2 flexible 2 groups::DeleteGroupsRequest;
+    43 ElectLeaders 0..=2 flexible 2 ElectLeadersRequest;
+    44 IncrementalAlterConfigs 0..=1 flexible 1 configs::IncrementalAlterConfigsRequest;
+    45 AlterPartitionReassignments 0..=1 flexible 0 AlterPartitionReassignmentsRequest;
+    46 ListPartitionReassignments 0..=0 flexible 0 ListPartitionReassignmentsRequest;
     47 OffsetDelete 0..=0 flexible 1 groups::OffsetDeleteRequest;
     60 DescribeCluster 0..=2 flexible 0 DescribeClusterRequest;
     61 DescribeProducers 0..=0 flexible 0 DescribeProducersRequest;

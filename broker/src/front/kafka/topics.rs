@@ -3,15 +3,17 @@
 use super::throttle::throttle_ms;
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
-use crate::api::{ApiError, NewTopic, TopicDescription, TopicRef};
+use crate::api::{ApiError, NewTopic, TopicMade, TopicRef};
+use millpond_core::topic_config::{ConfigSource, Described};
 use millpond_log::{BrokerId, ErrorCode, TopicId};
 use std::collections::BTreeMap;
 
 /// Kafka's "the broker's default" for a number of partitions or replicas.
 const BROKER_DEFAULT: i32 = -1;
 
-/// Kafka's number for a setting made on the topic itself.
+/// Kafka's numbers for a setting made on the topic itself, and for one that was not made.
 const SET_ON_TOPIC: i8 = 1;
+const NOT_SET: i8 = 5;
 
 /// First version of DeleteTopics in which a topic may be named by its id.
 const DELETE_BY_ID_SINCE: i16 = 6;
@@ -70,7 +72,7 @@ responses! {
         replication_factor: i16 = -1 => 5..,
         configs: Option<Vec<CreatedConfig>> => 5..,
     }
-    /// One setting that was made.
+    /// One setting, with the value that holds (KIP-525).
     CreatedConfig {
         name: String => ..,
         value: Option<String> => ..,
@@ -103,7 +105,7 @@ pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> Cre
         let made = if times[&name] > 1 {
             Err(ApiError::new(ErrorCode::InvalidRequest, format!("topic `{name}` is in the request more than once")))
         } else {
-            match new_topic(topic, request.validate_only) {
+            match free(broker, &name).and_then(|()| new_topic(topic, request.validate_only)) {
                 Ok(topic) => broker.create_topic(topic).await,
                 Err(error) => Err(error),
             }
@@ -145,6 +147,17 @@ pub(super) async fn delete(broker: &Broker, version: i16, request: DeleteTopicsR
         errors.extend(deleted.err());
     }
     DeleteTopicsResponse { throttle_time_ms: throttle_ms(errors.iter()), topics }
+}
+
+/// Whether no other topic could be taken for the one of this name. Clients of Kafka count on that, as their metrics write `.` as `_`.
+pub(super) fn free(broker: &Broker, name: &str) -> Result<(), ApiError> {
+    match broker.collision(name).filter(|other| other != name) {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!("topic `{name}` collides with topic `{other}`: `.` and `_` are the same in metrics");
+            Err(ApiError::new(ErrorCode::InvalidTopic, message))
+        }
+    }
 }
 
 /// Which topic is meant, by its name or by its id.
@@ -190,10 +203,15 @@ fn assigned(mut assignments: Vec<Assignment>) -> Result<Vec<Vec<BrokerId>>, ApiE
             let message = "the partitions with replicas are not numbered from 0, each once and none left out";
             return Err(wrong(message.to_owned()));
         }
-        let broker = |id: i32| u32::try_from(id).map(BrokerId).map_err(|_| wrong(format!("{id} is no broker")));
-        brokers.into_iter().map(broker).collect()
+        self::brokers(brokers)
     };
     assignments.into_iter().enumerate().map(in_turn).collect()
+}
+
+/// Brokers, as a client numbers them.
+pub(super) fn brokers(ids: Vec<i32>) -> Result<Vec<BrokerId>, ApiError> {
+    let wrong = |id: i32| ApiError::new(ErrorCode::InvalidReplicaAssignment, format!("{id} is no broker"));
+    ids.into_iter().map(|id| u32::try_from(id).map(BrokerId).map_err(|_| wrong(id))).collect()
 }
 
 /// A count, `None` for the broker's default; any other number below 1 is an error.
@@ -205,21 +223,24 @@ fn positive(number: i32) -> Result<Option<u32>, i32> {
     }
 }
 
-fn created(name: String, made: &Result<TopicDescription, ApiError>) -> CreatedTopic {
+fn created(name: String, made: &Result<TopicMade, ApiError>) -> CreatedTopic {
     match made {
-        Ok(topic) => {
-            let replicas = topic.partitions.first().map_or(0, |partition| partition.replicas.len());
-            let config = |(name, value): (&String, &String)| CreatedConfig {
-                name: name.clone(),
-                value: Some(value.clone()),
+        Ok(made) => {
+            let config = |described: &Described| CreatedConfig {
+                name: described.setting.name.to_owned(),
+                value: Some(described.value.clone()),
+                config_source: match described.source {
+                    ConfigSource::Topic => SET_ON_TOPIC,
+                    ConfigSource::Default => NOT_SET,
+                },
                 ..Default::default()
             };
             CreatedTopic {
                 name,
-                id: topic.id,
-                partitions: i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
-                replication_factor: i16::try_from(replicas).unwrap_or(i16::MAX),
-                configs: Some(topic.configs.iter().map(config).collect()),
+                id: made.topic.id,
+                partitions: i32::try_from(made.partitions).unwrap_or(i32::MAX),
+                replication_factor: i16::try_from(made.replication_factor).unwrap_or(i16::MAX),
+                configs: Some(made.settings.iter().map(config).collect()),
                 ..Default::default()
             }
         }

@@ -90,14 +90,54 @@ async fn kcat_lists_the_cluster_and_asks_for_offsets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kcat_sends_headers_and_nulls_and_a_large_record_and_finds_records_by_time() {
+    let test = "kcat_sends_headers_and_nulls_and_a_large_record_and_finds_records_by_time";
+    let kcat = match Tool::Kcat.find() {
+        Ok(kcat) => kcat,
+        Err(why) => return skip(test, &why),
+    };
+    let served = Served::with_room_for_large_batches().await;
+    let bootstrap = served.broker.kafka();
+    let mut raw = served.connect().await;
+    raw.create("t", 1, &[]).await;
+    raw.create("large", 1, &[("max.message.bytes", "10485760")]).await;
+    let produce = ["-b", bootstrap, "-P", "-t", "t", "-p", "0", "-K", ":", "-Z", "-H", "h=1", "-H", "empty="];
+    run(&kcat, &produce, b"a:1\n").await;
+    run(&kcat, &produce, b"b:\n").await;
+    let consume = ["-b", bootstrap, "-C", "-t", "t", "-p", "0", "-o", "beginning", "-e", "-q"];
+    let read = async |format: &str| {
+        let read = run(&kcat, &[&consume[..], &["-f", format]].concat(), b"").await.stdout;
+        String::from_utf8(read).expect("text")
+    };
+    // A null value has the size -1.
+    assert_eq!(read("%k=%s %S %h\n").await, "a=1 1 h=1,empty=\nb= -1 h=1,empty=\n");
+    let last = read("%T\n").await.lines().last().map(str::to_owned).expect("two records");
+    for (time, offset) in [("0", 0), (&*last, 1), ("99999999999999", -1)] {
+        let found = run(&kcat, &["-b", bootstrap, "-Q", "-t", &format!("t:0:{time}")], b"").await.stdout;
+        assert_eq!(String::from_utf8_lossy(&found).trim(), format!("t [0] offset {offset}"), "{time}");
+    }
+
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("large");
+    let value: Vec<u8> = (0..3_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&file, &value).expect("there is room");
+    let file = file.to_str().expect("a path of text");
+    let large = ["-b", bootstrap, "-t", "large", "-p", "0", "-X", "message.max.bytes=10485760"];
+    run(&kcat, &[&large[..], &["-P", file]].concat(), b"").await;
+    let read = ["-C", "-o", "beginning", "-e", "-q", "-f", "%s", "-X", "fetch.message.max.bytes=10485760"];
+    let read = run(&kcat, &[&large[..], &read].concat(), b"").await.stdout;
+    assert!(read == value, "{} bytes came back of {}", read.len(), value.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confluent_kafka_gets_back_what_it_sent() {
     let python = match Tool::ClientPython.find() {
         Ok(python) => python,
         Err(why) => return skip("confluent_kafka_gets_back_what_it_sent", &why),
     };
-    let served = Served::start().await;
+    let served = Served::with_room_for_large_batches().await;
     let script = repository().join("tests/clients/confluent.py");
     let script = script.to_str().expect("a path of text");
-    let output = run(&python, &[script, "--bootstrap", served.broker.kafka()], b"").await;
+    let output = run(&python, &[script, "--large", "--bootstrap", served.broker.kafka()], b"").await;
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "10000 records there and back");
 }

@@ -2,6 +2,10 @@
 
 use super::wire::{Connection, Served, name, text};
 use kafka_protocol::messages as kafka;
+use millpond_broker::Config;
+use millpond_tests::broker::{TestBroker, config};
+use object_store::memory::InMemory;
+use std::sync::Arc;
 
 async fn describe(connection: &mut Connection, version: i16, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
     let asked = topics
@@ -101,12 +105,25 @@ async fn each_topic_is_created_or_refused_alone() {
         if version >= 5 {
             let made = &answer.topics[0];
             assert_eq!((made.num_partitions, made.replication_factor, made.topic_id.is_nil()), (2, 1, version < 7));
+            // KIP-525: all that hold, and where each comes from.
+            let settings = made.configs.as_deref().expect("they are told");
+            let find = |name: &str| {
+                let found = settings.iter().find(|config| &*config.name == name).expect("listed");
+                (found.value.as_deref().expect("it has a value").to_owned(), found.config_source)
+            };
+            assert_eq!(find("retention.ms"), ("1000".to_owned(), 1));
+            assert_eq!(find("segment.ms"), ("604800000".to_owned(), 5));
+            assert_eq!(find("min.insync.replicas"), ("1".to_owned(), 5));
         }
         let again = connection.call(version, &request).await;
         assert_eq!(again.topics[0].error_code, 36);
         let dry =
-            kafka::CreateTopicsRequest::default().with_topics(vec![new_topic("dry", 1, 1)]).with_validate_only(true);
-        assert_eq!(connection.call(version, &dry).await.topics[0].error_code, 0);
+            kafka::CreateTopicsRequest::default().with_topics(vec![new_topic("dry", 3, 1)]).with_validate_only(true);
+        let checked = connection.call(version, &dry).await.topics.remove(0);
+        assert_eq!(checked.error_code, 0);
+        if version >= 5 {
+            assert_eq!((checked.num_partitions, checked.replication_factor), (3, 1), "what it would have");
+        }
         assert_eq!(describe(&mut connection, 12, &["dry"], false).await, [(3, 0)], "only checked");
     }
 }
@@ -124,6 +141,31 @@ async fn names_follow_kafkas_rules_on_every_way_in() {
         assert_eq!(connection.call(7, &request).await.topics[0].error_code, 17, "`{bad}`");
         assert_eq!(describe(&mut connection, 12, &[bad], true).await, [(17, 0)], "`{bad}`");
     }
+}
+
+/// Clients of Kafka write `.` as `_` where they name metrics.
+#[tokio::test]
+async fn names_that_differ_in_dots_and_underscores_alone_are_refused() {
+    let served = Served::start().await;
+    let mut connection = served.connect().await;
+    connection.create("a.b_c", 1, &[]).await;
+    for (other, code) in [("a_b_c", 17), ("a.b.c", 17), ("a.b_c", 36), ("a-b-c", 0)] {
+        let request = kafka::CreateTopicsRequest::default().with_topics(vec![new_topic(other, 1, 1)]);
+        assert_eq!(connection.call(7, &request).await.topics[0].error_code, code, "`{other}`");
+    }
+    assert_eq!(describe(&mut connection, 12, &["a.b.c", "a.b_c"], true).await, [(17, 0), (0, 1)]);
+}
+
+#[tokio::test]
+async fn metadata_creates_nothing_where_the_broker_is_told_not_to() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let settings = Config { auto_create_topics: false, ..config(dir.path()) };
+    let broker = TestBroker::start(settings, Arc::new(InMemory::new())).await;
+    let mut connection = Connection::to(broker.kafka()).await;
+    for version in 0..=13 {
+        assert_eq!(describe(&mut connection, version, &["absent"], true).await, [(3, 0)], "version {version}");
+    }
+    broker.stop().await;
 }
 
 #[tokio::test]

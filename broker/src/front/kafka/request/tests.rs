@@ -1,5 +1,6 @@
 //! The decoder against an independent encoder, in every version advertised, and against bytes that mean harm.
 
+mod admin;
 mod transactions;
 
 use super::super::wire::REQUEST_ELEMENTS_MAX;
@@ -41,8 +42,8 @@ fn check<T: Encodable + HeaderVersion>(api: Api, body: impl Fn(i16) -> T, seen: 
     let (min, max) = api.versions();
     // Their crate does not carry what is refused anyway; `produce_versions_that_are_refused_are_decoded` does.
     let min = if api == Api::Produce { 3 } else { min };
-    // Nor what is by topic id; `offsets_of_topics_by_id_are_read` does.
-    let max = if matches!(api, Api::OffsetCommit | Api::OffsetFetch) { max - 1 } else { max };
+    // Nor what is by topic id, and the newest of DescribeLogDirs; `offsets_of_topics_by_id_are_read` and `describe_log_dirs_is_read` do.
+    let max = if matches!(api, Api::OffsetCommit | Api::OffsetFetch | Api::DescribeLogDirs) { max - 1 } else { max };
     for version in min..=max {
         let bytes = frame(api, version, &body(version));
         let (request, rest) = decode(bytes.clone()).unwrap_or_else(|error| panic!("{api:?} {version}: {error}"));

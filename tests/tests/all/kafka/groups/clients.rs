@@ -1,10 +1,11 @@
 //! Groups with clients that people use, each promise with one broker; and with librdkafka on a fleet whose coordinators are killed.
 
 use crate::kafka::clients::run;
+use crate::kafka::programs::{Program, promises};
 use crate::kafka::wire::Served;
 use millpond_tests::fleet::{Fleet, FleetOptions};
 use millpond_tests::tools::{Tool, repository, skip};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
@@ -12,62 +13,6 @@ use tokio::process::{Child, ChildStdout, Command};
 
 /// How long clients may take to find a coordinator and to go on, in a test build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A program of `tests/clients/`, by the client that it drives.
-#[derive(Clone, Copy, Debug)]
-enum Program {
-    Python(&'static str),
-    Java,
-    Go,
-    KafkaJs,
-}
-
-impl Program {
-    /// The command, and its first arguments.
-    fn command(self) -> Result<(PathBuf, Vec<String>), String> {
-        let here = |script: &str| text(&repository().join("tests/clients").join(script));
-        Ok(match self {
-            Program::Python(script) => (Tool::ClientPython.find()?, vec![here(script), "--bootstrap".to_owned()]),
-            Program::Java => {
-                let archives = text(&Tool::JavaClient.find()?.join("*"));
-                ("java".into(), vec!["-cp".to_owned(), archives, here("java/Groups.java")])
-            }
-            Program::Go => (Tool::GoClients.find()?, Vec::new()),
-            Program::KafkaJs => {
-                let mut modules = Tool::KafkaJs.find()?;
-                modules.pop();
-                let path = format!("NODE_PATH={}", modules.display());
-                ("env".into(), vec![path, "node".to_owned(), here("kafkajs/groups.js")])
-            }
-        })
-    }
-}
-
-fn text(path: &Path) -> String {
-    path.to_str().expect("a path of text").to_owned()
-}
-
-/// Runs a program against one broker. Its last line says that what was asked for held. `@` stands for the broker.
-async fn holds(test: &str, program: Program, arguments: &[&str], said: &str) {
-    let (program, first) = match program.command() {
-        Ok(command) => command,
-        Err(why) => return skip(test, &why),
-    };
-    let served = Served::start().await;
-    let broker = |&argument| if argument == "@" { served.broker.kafka() } else { argument };
-    let all: Vec<&str> = first.iter().map(String::as_str).chain(arguments.iter().map(broker)).collect();
-    let output = run(&program, &all, b"").await;
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), said);
-}
-
-macro_rules! promises {
-    ($($test:ident: $program:expr, $arguments:expr, $said:literal;)*) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $test() {
-            holds(stringify!($test), $program, &$arguments, $said).await;
-        }
-    )*};
-}
 
 promises! {
     confluent_members_share_a_topic_and_go_on_where_others_were:
@@ -95,27 +40,27 @@ promises! {
     aiokafka_members_share_a_topic_and_go_on_where_others_were:
         Program::Python("group_aiokafka.py"), ["@"], "share holds";
     kafkajs_members_share_a_topic_and_go_on_where_others_were:
-        Program::KafkaJs, ["@"], "share holds";
+        Program::KafkaJs("groups.js"), ["@"], "share holds";
     franz_go_members_share_a_topic_and_go_on_where_others_were:
         Program::Go, ["franz", "@"], "share holds";
     sarama_members_share_a_topic_and_go_on_where_others_were:
         Program::Go, ["sarama", "@"], "share holds";
     java_members_share_a_topic_and_go_on_where_others_were:
-        Program::Java, ["@", "share", "classic"], "share (classic) holds";
+        Program::Java("Groups.java"), ["@", "share", "classic"], "share (classic) holds";
     java_cooperative_member_never_gives_up_what_it_keeps:
-        Program::Java, ["@", "cooperative", "classic"], "cooperative (classic) holds";
+        Program::Java("Groups.java"), ["@", "cooperative", "classic"], "cooperative (classic) holds";
     java_static_member_comes_back_unnoticed:
-        Program::Java, ["@", "static", "classic"], "static (classic) holds";
+        Program::Java("Groups.java"), ["@", "static", "classic"], "static (classic) holds";
     java_looks_after_classic_groups:
-        Program::Java, ["@", "admin", "classic"], "admin (classic) holds";
+        Program::Java("Groups.java"), ["@", "admin", "classic"], "admin (classic) holds";
     java_members_of_a_consumer_group_share_a_topic_and_go_on_where_others_were:
-        Program::Java, ["@", "share", "consumer"], "share (consumer) holds";
+        Program::Java("Groups.java"), ["@", "share", "consumer"], "share (consumer) holds";
     java_member_of_a_consumer_group_never_gives_up_what_it_keeps:
-        Program::Java, ["@", "cooperative", "consumer"], "cooperative (consumer) holds";
+        Program::Java("Groups.java"), ["@", "cooperative", "consumer"], "cooperative (consumer) holds";
     java_static_member_of_a_consumer_group_comes_back_unnoticed:
-        Program::Java, ["@", "static", "consumer"], "static (consumer) holds";
+        Program::Java("Groups.java"), ["@", "static", "consumer"], "static (consumer) holds";
     java_looks_after_consumer_groups:
-        Program::Java, ["@", "admin", "consumer"], "admin (consumer) holds";
+        Program::Java("Groups.java"), ["@", "admin", "consumer"], "admin (consumer) holds";
 }
 
 /// kcat's balanced consumer: it prints what it reads, commits when it ends, and goes on behind that the next time.

@@ -1,0 +1,243 @@
+// Round trips and the admin client of the Java client, one promise a run.
+//
+// java -cp JARS Round.java BOOTSTRAP records|topics. Ends 0 only if the promise held, and says so in one line.
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Properties;
+import java.util.Random;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.AlterConfigOp.OpType;
+import org.apache.kafka.clients.admin.Config;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.DescribeConfigsOptions;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.ElectionType;
+import org.apache.kafka.common.KafkaFuture;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+
+public class Round {
+    static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
+    static final int RECORDS = 300;
+    static final long FIRST_TIME = 1_700_000_000_000L;
+    static final int LARGE = 3 << 20;
+    static final long TIMEOUT_S = 60;
+
+    static String bootstrap;
+
+    static void expect(String what, Object got, Object wanted) {
+        if (!got.equals(wanted)) {
+            throw new AssertionError(what + ": got " + got + ", wanted " + wanted);
+        }
+    }
+
+    static <T> T done(Future<T> future) throws Exception {
+        return future.get(TIMEOUT_S, TimeUnit.SECONDS);
+    }
+
+    static String refusal(Future<?> future) throws Exception {
+        try {
+            done(future);
+        } catch (ExecutionException refused) {
+            return refused.getCause().getClass().getSimpleName();
+        }
+        return "none";
+    }
+
+    static Properties config(String... more) {
+        Properties config = new Properties();
+        config.put("bootstrap.servers", bootstrap);
+        for (int i = 0; i < more.length; i += 2) {
+            config.put(more[i], more[i + 1]);
+        }
+        return config;
+    }
+
+    static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** A record by its number: null and empty keys, values and headers are among them. */
+    static ProducerRecord<byte[], byte[]> some(String topic, int number) {
+        byte[] key = new byte[][] {null, {}, bytes("key-" + number)}[number % 3];
+        byte[] full = bytes(("value " + number + " ").repeat(20));
+        byte[] value = new byte[][] {full, {}, null}[number % 7 != 0 ? 0 : number / 7 % 3];
+        List<Header> headers = number % 5 != 0 ? List.of() : List.of(
+            new RecordHeader("h", bytes("1")), new RecordHeader("h", (byte[]) null), new RecordHeader("", new byte[0]));
+        return new ProducerRecord<>(topic, 0, FIRST_TIME + number, key, value, headers);
+    }
+
+    static String shown(byte[] key, byte[] value, long time, Iterable<Header> headers) {
+        StringBuilder shown = new StringBuilder(Arrays.toString(key)).append(Arrays.hashCode(value)).append(value == null).append(time);
+        headers.forEach(header -> shown.append(header.key()).append(Arrays.toString(header.value())));
+        return shown.toString();
+    }
+
+    static void roundTrip(String topic, List<ProducerRecord<byte[], byte[]>> sent, String... more) throws Exception {
+        String serializer = "org.apache.kafka.common.serialization.ByteArraySerializer";
+        Properties config = config(more);
+        config.put("key.serializer", serializer);
+        config.put("value.serializer", serializer);
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config)) {
+            var deliveries = new ArrayList<Future<RecordMetadata>>();
+            sent.forEach(record -> deliveries.add(producer.send(record)));
+            for (int number = 0; number < sent.size(); number++) {
+                expect("offset", done(deliveries.get(number)).offset(), (long) number);
+            }
+        }
+        String deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer";
+        Properties reading = config("key.deserializer", deserializer, "value.deserializer", deserializer, "auto.offset.reset", "earliest");
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(reading)) {
+            TopicPartition partition = new TopicPartition(topic, 0);
+            consumer.assign(Set.of(partition));
+            var got = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(TIMEOUT_S);
+            while (got.size() < sent.size() && System.nanoTime() < deadline) {
+                consumer.poll(Duration.ofMillis(200)).forEach(got::add);
+            }
+            expect("records of " + topic, got.size(), sent.size());
+            for (int number = 0; number < sent.size(); number++) {
+                var wanted = sent.get(number);
+                var found = got.get(number);
+                expect("record " + number + " of " + topic,
+                    shown(found.key(), found.value(), found.timestamp(), found.headers()),
+                    shown(wanted.key(), wanted.value(), wanted.timestamp(), wanted.headers()));
+            }
+            long middle = sent.size() / 2;
+            expect("by time", consumer.offsetsForTimes(Map.of(partition, FIRST_TIME + middle)).get(partition).offset(), middle);
+            expect("late", Optional.ofNullable(consumer.offsetsForTimes(Map.of(partition, FIRST_TIME + sent.size())).get(partition)), Optional.empty());
+        }
+    }
+
+    static void records() throws Exception {
+        try (Admin admin = Admin.create(config())) {
+            for (String codec : CODECS) {
+                for (String idempotent : List.of("false", "true")) {
+                    String topic = codec + "-" + idempotent;
+                    done(admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all());
+                    var sent = new ArrayList<ProducerRecord<byte[], byte[]>>();
+                    for (int number = 0; number < RECORDS; number++) {
+                        sent.add(some(topic, number));
+                    }
+                    roundTrip(topic, sent, "compression.type", codec, "enable.idempotence", idempotent, "linger.ms", "5");
+                }
+            }
+            NewTopic large = new NewTopic("large", 1, (short) 1).configs(Map.of("max.message.bytes", Integer.toString(2 * LARGE)));
+            done(admin.createTopics(List.of(large)).all());
+        }
+        byte[] value = new byte[LARGE];
+        new Random(7).nextBytes(value);
+        roundTrip("large", List.of(new ProducerRecord<>("large", 0, FIRST_TIME, null, value)),
+            "max.request.size", Integer.toString(2 * LARGE), "buffer.memory", Integer.toString(8 * LARGE));
+    }
+
+    static Config described(Admin admin, ConfigResource resource) throws Exception {
+        var options = new DescribeConfigsOptions().includeSynonyms(true).includeDocumentation(true);
+        return done(admin.describeConfigs(List.of(resource), options).all()).get(resource);
+    }
+
+    static Future<Void> alter(Admin admin, ConfigResource resource, String name, OpType operation, String value) {
+        var change = new AlterConfigOp(new ConfigEntry(name, value), operation);
+        return admin.incrementalAlterConfigs(Map.of(resource, List.of(change))).all();
+    }
+
+    static void configs(Admin admin, String topic) throws Exception {
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        ConfigEntry set = described(admin, resource).get("retention.ms");
+        expect("value", set.value() + set.source() + set.type() + set.isReadOnly(), "1000DYNAMIC_TOPIC_CONFIGLONGfalse");
+        var synonyms = new ArrayList<String>();
+        set.synonyms().forEach(synonym -> synonyms.add(synonym.name() + " " + synonym.source()));
+        expect("synonyms", synonyms, List.of("retention.ms DYNAMIC_TOPIC_CONFIG", "log.retention.ms DEFAULT_CONFIG"));
+        expect("documented", set.documentation().isEmpty(), false);
+        done(alter(admin, resource, "retention.ms", OpType.DELETE, null));
+        done(alter(admin, resource, "cleanup.policy", OpType.APPEND, "compact"));
+        expect("appended", described(admin, resource).get("cleanup.policy").value(), "delete,compact");
+        done(alter(admin, resource, "cleanup.policy", OpType.SUBTRACT, "compact"));
+        Config now = described(admin, resource);
+        expect("subtracted", now.get("cleanup.policy").value(), "delete");
+        expect("unset", now.get("retention.ms").value() + now.get("retention.ms").isDefault(), "604800000true");
+        expect("bad value", refusal(alter(admin, resource, "segment.ms", OpType.SET, "x")), "InvalidConfigurationException");
+        ConfigResource absent = new ConfigResource(ConfigResource.Type.TOPIC, "absent");
+        expect("no topic", refusal(alter(admin, absent, "segment.ms", OpType.SET, "1")), "UnknownTopicOrPartitionException");
+        String id = done(admin.describeCluster().nodes()).iterator().next().idString();
+        ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, id);
+        ConfigEntry number = described(admin, broker).get("node.id");
+        expect("broker", number.value() + number.source() + number.isReadOnly(), id + "STATIC_BROKER_CONFIGtrue");
+        expect("altering a broker", refusal(alter(admin, broker, "num.partitions", OpType.SET, "3")), "InvalidRequestException");
+    }
+
+    static void topics() throws Exception {
+        String topic = "looked-after";
+        try (Admin admin = Admin.create(config())) {
+            var made = admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1).configs(Map.of("retention.ms", "1000"))));
+            expect("made", done(made.numPartitions(topic)) + " " + done(made.replicationFactor(topic)), "1 1");
+            expect("made with", done(made.config(topic)).get("retention.ms").value(), "1000");
+            configs(admin, topic);
+            done(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all());
+            expect("same", refusal(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all()), "InvalidPartitionsException");
+            expect("grown", done(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size(), 3);
+            var sent = new ArrayList<ProducerRecord<byte[], byte[]>>();
+            for (int number = 0; number < 10; number++) {
+                sent.add(some(topic, number));
+            }
+            roundTrip(topic, sent);
+            TopicPartition first = new TopicPartition(topic, 0);
+            var deleted = admin.deleteRecords(Map.of(first, RecordsToDelete.beforeOffset(4)));
+            expect("cut", done(deleted.lowWatermarks().get(first)).lowWatermark(), 4L);
+            expect("beyond", refusal(admin.deleteRecords(Map.of(first, RecordsToDelete.beforeOffset(11))).all()), "OffsetOutOfRangeException");
+            expect("earliest", done(admin.listOffsets(Map.of(first, OffsetSpec.earliest())).all()).get(first).offset(), 4L);
+
+            var elected = done(admin.electLeaders(ElectionType.PREFERRED, Set.of(first)).partitions());
+            expect("election", elected.get(first).get().getClass().getSimpleName(), "ElectionNotNeededException");
+            expect("elections", done(admin.electLeaders(ElectionType.PREFERRED, null).partitions()).size(), 0);
+            int broker = done(admin.describeCluster().nodes()).iterator().next().id();
+            var stays = Optional.of(new NewPartitionReassignment(List.of(broker)));
+            done(admin.alterPartitionReassignments(Map.of(first, stays)).all());
+            var away = Optional.of(new NewPartitionReassignment(List.of(77)));
+            expect("away", refusal(admin.alterPartitionReassignments(Map.of(first, away)).all()), "InvalidReplicaAssignmentException");
+            expect("given up", refusal(admin.alterPartitionReassignments(Map.of(first, Optional.empty())).all()), "NoReassignmentInProgressException");
+            expect("moves", done(admin.listPartitionReassignments().reassignments()).size(), 0);
+            var dirs = done(admin.describeLogDirs(List.of(broker)).allDescriptions()).get(broker);
+            var held = new TreeSet<Integer>();
+            dirs.values().forEach(dir -> dir.replicaInfos().keySet().forEach(partition -> held.add(partition.partition())));
+            expect("on disk", held, new TreeSet<>(Set.of(0, 1, 2)));
+            dirs.values().forEach(dir -> expect("disk", dir.totalBytes().isPresent() && dir.usableBytes().isPresent(), true));
+            done(admin.deleteTopics(List.of(topic)).all());
+            expect("topics", done(admin.listTopics().names()), Set.of());
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        bootstrap = arguments[0];
+        switch (arguments[1]) {
+            case "records" -> records();
+            case "topics" -> topics();
+            default -> throw new IllegalArgumentException("no promise " + arguments[1]);
+        }
+        System.out.println(arguments[1] + " hold");
+        System.exit(0);
+    }
+}

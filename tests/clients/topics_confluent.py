@@ -1,0 +1,129 @@
+"""Topics and their settings with confluent-kafka's admin client.
+
+topics_confluent.py --bootstrap HOST:PORT. Ends 0 only if every check held, and says so in one line.
+"""
+
+import argparse
+import sys
+
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+TOPIC = "looked-after"
+TIMEOUT = 30
+
+
+def expect(what, got, wanted):
+    if got != wanted:
+        raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+def only(futures):
+    """What the only one of some futures gives."""
+    (future,) = futures.values()
+    return future.result(TIMEOUT)
+
+
+def refused(futures):
+    try:
+        only(futures)
+    except KafkaException as error:
+        return error.args[0].name()
+    raise AssertionError("it was not refused")
+
+
+def settings(admin):
+    return only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, TOPIC)], request_timeout=TIMEOUT))
+
+
+def alter(admin, *changes):
+    entries = [ConfigEntry(name, value, incremental_operation=operation) for name, operation, value in changes]
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+    return admin.incremental_alter_configs([resource], request_timeout=TIMEOUT)
+
+
+def configs(admin):
+    found = settings(admin)
+    expect("retention", (found["retention.ms"].value, found["retention.ms"].source), ("1000", ConfigSource.DYNAMIC_TOPIC_CONFIG.value))
+    expect("segment", (found["segment.ms"].value, found["segment.ms"].source), ("604800000", ConfigSource.DEFAULT_CONFIG.value))
+    expect("synonyms", sorted(found["retention.ms"].synonyms), ["log.retention.ms", "retention.ms"])
+    only(
+        alter(
+            admin,
+            ("retention.ms", AlterConfigOpType.DELETE, None),
+            ("segment.ms", AlterConfigOpType.SET, "5000"),
+            ("cleanup.policy", AlterConfigOpType.APPEND, "compact"),
+        )
+    )
+    found = settings(admin)
+    now = {name: found[name].value for name in ("retention.ms", "segment.ms", "cleanup.policy")}
+    expect("altered", now, {"retention.ms": "604800000", "segment.ms": "5000", "cleanup.policy": "delete,compact"})
+    only(alter(admin, ("cleanup.policy", AlterConfigOpType.SUBTRACT, "compact")))
+    expect("policy", settings(admin)["cleanup.policy"].value, "delete")
+    expect("bad value", refused(alter(admin, ("segment.ms", AlterConfigOpType.SET, "x"))), "INVALID_CONFIG")
+    # The older request replaces all of them.
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, set_config={"retention.bytes": "7000"})
+    only(admin.alter_configs([resource], request_timeout=TIMEOUT))
+    found = settings(admin)
+    expect("replaced", (found["retention.bytes"].value, found["segment.ms"].is_default), ("7000", True))
+    broker = next(iter(admin.list_topics(timeout=TIMEOUT).brokers))
+    of_broker = ConfigResource(ResourceType.BROKER, str(broker))
+    found = only(admin.describe_configs([of_broker], request_timeout=TIMEOUT))
+    expect("broker", (found["node.id"].value, found["node.id"].is_read_only), (str(broker), True))
+    of_broker = ConfigResource(ResourceType.BROKER, str(broker), set_config={"num.partitions": "3"})
+    expect("altering a broker", refused(admin.alter_configs([of_broker], request_timeout=TIMEOUT)), "INVALID_REQUEST")
+
+
+def topics(admin, bootstrap):
+    only(admin.create_partitions([NewPartitions(TOPIC, 3)], request_timeout=TIMEOUT))
+    described = only(admin.describe_topics(TopicCollection([TOPIC]), request_timeout=TIMEOUT))
+    expect("partitions", [partition.id for partition in described.partitions], [0, 1, 2])
+    again = admin.create_partitions([NewPartitions(TOPIC, 3)], request_timeout=TIMEOUT)
+    expect("growing to the same", refused(again), "INVALID_PARTITIONS")
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(10):
+        producer.produce(TOPIC, str(number), partition=2)
+    expect("records left in the producer's queue", producer.flush(TIMEOUT), 0)
+    deleted = only(admin.delete_records([TopicPartition(TOPIC, 2, 4)], request_timeout=TIMEOUT))
+    expect("low watermark", deleted.low_watermark, 4)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    expect("watermarks", consumer.get_watermark_offsets(TopicPartition(TOPIC, 2), TIMEOUT), (4, 10))
+    consumer.close()
+    specs = {TopicPartition(TOPIC, 2): OffsetSpec.earliest()}
+    expect("earliest", only(admin.list_offsets(specs, request_timeout=TIMEOUT)).offset, 4)
+    # Whoever leads is the only replica.
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(TIMEOUT)
+    expect("election", elected[TopicPartition(TOPIC, 0)].code(), KafkaError.ELECTION_NOT_NEEDED)
+    expect("elections", admin.elect_leaders(ElectionType.PREFERRED).result(TIMEOUT), {})
+    only(admin.delete_topics([TOPIC], request_timeout=TIMEOUT))
+    if TOPIC in admin.list_topics(timeout=TIMEOUT).topics:
+        raise AssertionError("a deleted topic is still listed")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap", required=True)
+    arguments = parser.parse_args()
+    admin = AdminClient({"bootstrap.servers": arguments.bootstrap})
+    topic = NewTopic(TOPIC, num_partitions=1, config={"retention.ms": "1000"})
+    only(admin.create_topics([topic], request_timeout=TIMEOUT))
+    configs(admin)
+    topics(admin, arguments.bootstrap)
+    print("topics and settings hold")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (AssertionError, KafkaException) as failure:
+        sys.exit(f"error: {failure}")
