@@ -6,14 +6,6 @@ mod describe;
 pub(super) use alter::{AlterConfigsRequest, IncrementalAlterConfigsRequest, incremental, replace};
 pub(super) use describe::{DescribeConfigsRequest, describe};
 
-#[cfg(test)]
-pub(super) mod answers {
-    pub(in crate::front::kafka) use super::alter::{AlterConfigsResponse, AlteredResource};
-    pub(in crate::front::kafka) use super::describe::{
-        ConfigEntry, ConfigSynonym, DescribeConfigsResponse, DescribedResource,
-    };
-}
-
 use crate::Broker;
 use crate::api::{ApiError, TopicRef};
 use millpond_core::topic_name::TopicName;
@@ -49,4 +41,12 @@ impl Resource {
             kind => refuse(format!("resources of type {kind} have no settings here; topics (2) and brokers (4) do")),
         }
     }
+}
+
+#[cfg(test)]
+pub(super) mod answers {
+    pub(in crate::front::kafka) use super::alter::{AlterConfigsResponse, AlteredResource};
+    pub(in crate::front::kafka) use super::describe::{
+        ConfigEntry, ConfigSynonym, DescribeConfigsResponse, DescribedResource,
+    };
 }
