@@ -18,6 +18,7 @@ use millpond_core::records::groups::Client;
 use millpond_log::ErrorCode;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// The broker, behind the Kafka protocol, for one connection.
@@ -30,6 +31,8 @@ pub(super) struct Door {
     peer: SocketAddr,
     /// Requests about groups are carried out one after the other.
     turns: Turns,
+    /// Cancelled when the client has closed the connection.
+    hung_up: CancellationToken,
 }
 
 /// What an answer takes over from its request.
@@ -52,7 +55,7 @@ impl Envelope {
 
 impl Door {
     pub(super) fn new(broker: Broker, listener: Arc<str>, peer: SocketAddr) -> Door {
-        Door { broker, listener, peer, turns: Turns::default() }
+        Door { broker, listener, peer, turns: Turns::default(), hung_up: CancellationToken::new() }
     }
 
     /// Who asks, as groups note it of their members.
@@ -66,7 +69,7 @@ impl Door {
         // No catch-all: a request in the table without a handler does not build.
         match body {
             Body::Produce(request) => {
-                let settled = produce::begin(&broker, &listener, version, request).await;
+                let settled = produce::begin(&broker, &listener, &self.hung_up, version, request).await;
                 let outcome = move |settled: Result<Option<produce::ProduceResponse>, ApiError>| match settled {
                     Ok(Some(answer)) => Outcome::Answer(envelope.seal(&answer)),
                     Ok(None) => Outcome::Silence,
@@ -136,7 +139,8 @@ impl Door {
                 answer(envelope, async move { transactions::end(&broker, version, request).await })
             }
             Body::TxnOffsetCommit(request) => {
-                answer(envelope, async move { transactions::commit(&broker, version, request).await })
+                let hung_up = self.hung_up.clone();
+                answer(envelope, async move { transactions::commit(&broker, hung_up, version, request).await })
             }
             Body::WriteTxnMarkers(request) => {
                 answer(envelope, async move { transactions::write_markers(&broker, request).await })
@@ -226,6 +230,10 @@ impl Service for Door {
         let &RequestError::UnknownApiVersions { correlation_id, .. } = error else { return None };
         let envelope = Envelope { api: Api::ApiVersions, version: 0, correlation_id };
         Some(envelope.seal(&supported(Some(ErrorCode::UnsupportedVersion))))
+    }
+
+    fn hung_up(&self) {
+        self.hung_up.cancel();
     }
 }
 
