@@ -247,8 +247,7 @@ impl Shard {
                 }
             }
             ShardMsg::Producers { partition, reply } => {
-                let leads = self.slots.get(&partition).filter(|slot| slot.replica.leading().is_some());
-                let found = leads.map(|slot| slot.replica.producers().summaries().collect());
+                let found = self.slots.get(&partition).map(|slot| slot.replica.producers().summaries().collect());
                 // Who asked may have waited long enough.
                 let _ = reply.send(found.ok_or_else(not_leader));
             }
