@@ -1,4 +1,4 @@
-//! What the disk does by itself: writes that are each synced, and plain reads. The only module that reads the clock.
+//! What the disk does by itself: writes that are each synced, and plain reads.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use crate::Result;
