@@ -39,7 +39,7 @@ impl Watch {
 /// The system gives no timer.
 pub(crate) fn wait(time: Duration) -> Result<()> {
     let timer = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    timer.block_on(tokio::time::sleep(time));
+    timer.block_on(async { tokio::time::sleep(time).await });
     Ok(())
 }
 
@@ -188,6 +188,13 @@ pub(crate) fn copy_seconds(from: &Path, to: &Path) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_takes_its_time() {
+        let begun = Instant::now();
+        wait(Duration::from_millis(5)).expect("there is a timer");
+        assert!(begun.elapsed() >= Duration::from_millis(5));
+    }
 
     #[test]
     fn files_are_found_at_every_depth_and_measured() {
