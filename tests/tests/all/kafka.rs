@@ -2,15 +2,18 @@
 //! Names of cases (P8, A3, F10, V01) are those of the catalogue that the tests grew from.
 
 mod admin;
+mod broker_settings;
 pub(crate) mod clients;
 mod epochs;
 mod groups;
 mod lost;
+mod memory;
 mod moves;
 pub(crate) mod produce;
 mod programs;
 mod read;
 mod round_trips;
+mod sessions;
 mod topics;
 mod transactions;
 pub(crate) mod wire;

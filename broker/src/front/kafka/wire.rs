@@ -382,6 +382,11 @@ impl Frame {
     pub(super) fn holding(self, held: Held) -> Frame {
         Frame { held, ..self }
     }
+
+    /// What it keeps, in bytes.
+    pub(super) fn holds(&self) -> usize {
+        self.held.bytes()
+    }
 }
 
 impl Buf for Frame {
