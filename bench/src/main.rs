@@ -1,10 +1,11 @@
-//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay|moves|metadata|partitions|commits`, through
+//! Millpond beside what the machine itself can do, in one run: `millpond-bench publish|replay|moves|metadata|partitions|commits|backlog`, through
 //! the same binary that users run. Prints ratios, since figures of one machine say nothing about another. Its only client and server of
-//! its own are those of `echo`, which show what any gRPC server costs here, and the client of `commits`, which has many groups.
+//! its own are those of `echo`, which show what any gRPC server costs here, and the client of `commits`, which has many groups; that of `backlog` is the SDK.
 //!
 //! `bench/run` builds both and starts it. It works in `MILLPOND_BENCH_DIR`, or in the temporary directory: the disk there is what is
 //! measured.
 
+mod backlog;
 mod bare;
 mod commits;
 mod echo;
@@ -33,10 +34,11 @@ fn main() -> ExitCode {
         ["metadata"] => measure(metadata::run),
         ["partitions"] => measure(partitions::run),
         ["commits"] => measure(commits::run),
+        ["backlog"] => measure(backlog::run),
         // The child of `publish`.
         ["echo", dir] => echo::serve(std::path::Path::new(dir)),
         _ => {
-            eprintln!("usage: millpond-bench publish|replay|moves|metadata|partitions|commits");
+            eprintln!("usage: millpond-bench publish|replay|moves|metadata|partitions|commits|backlog");
             return ExitCode::from(2);
         }
     };

@@ -15,6 +15,17 @@ pub(crate) struct Dev {
     doors: Vec<Doors>,
 }
 
+/// A client command under way.
+pub(crate) struct Begun(Child);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Where a broker listens.
 struct Doors {
     grpc: String,
@@ -106,7 +117,8 @@ impl Dev {
         self.doors.iter().map(|doors| doors.grpc.as_str())
     }
 
-    fn bootstrap(&self) -> String {
+    /// Where clients begin, as their commands take it.
+    pub(crate) fn bootstrap(&self) -> String {
         self.grpc().collect::<Vec<&str>>().join(",")
     }
 
@@ -121,6 +133,17 @@ impl Dev {
             return Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
         Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Begins a client command; it is ended when this is dropped.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Result<Begun> {
+        let mut command = command()?;
+        command.args(arguments).args(["--bootstrap", &self.bootstrap()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Begun(command.spawn()?))
     }
 
     /// Runs a `bench` command; its report.

@@ -11,6 +11,7 @@ use millpond_log::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// Why a request, or its part for one partition, was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,18 +90,28 @@ pub struct ProduceRequest {
     pub timeout: Duration,
 }
 
-/// What a producer says of the transaction it writes in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is known of the transaction that a producer writes in.
+#[derive(Clone, Debug)]
 pub struct InTransaction {
     /// The transactional id.
     pub id: Arc<str>,
     /// Whether brokers add partitions and groups to the transaction as they are written to, and each transaction has an epoch of its
     /// own (transactions V2, KIP-890). Older clients add by themselves, before they write.
     pub epoch_per_transaction: bool,
+    /// Cancelled once the client has closed the connection that the request came on: it may have given the request up, and what it writes
+    /// in its next transaction cannot be told from it where both have one epoch (rule X3).
+    pub hung_up: CancellationToken,
+}
+
+impl InTransaction {
+    /// Whether what the request carries may belong to a transaction before the one that is open now.
+    pub(crate) fn is_given_up(&self) -> bool {
+        !self.epoch_per_transaction && self.hung_up.is_cancelled()
+    }
 }
 
 /// Offsets that are to become part of a transaction.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct TransactionOffsets {
     /// The transaction.
     pub transaction: InTransaction,

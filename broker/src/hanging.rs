@@ -3,6 +3,7 @@
 
 use crate::api::{ApiError, TopicRef};
 use crate::broker::{Broker, stopping};
+use crate::catalog::PartitionHandle;
 use crate::clock;
 use crate::partitions::messages::{Ending, ProduceReply, ShardMsg};
 use crate::partitions::open::{AskedOpen, OpenTransaction, not_open};
@@ -11,7 +12,7 @@ use futures::future::join_all;
 use millpond_core::records::ProducerInstance;
 use millpond_log::producers::ProducerSummary;
 use millpond_log::transactions::{EndMarker, Marker, TxnOutcome};
-use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, Offset, PartitionId, TimestampMs};
+use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -89,6 +90,8 @@ impl Broker {
         first: Offset,
     ) -> Result<(), ApiError> {
         let aborted = async {
+            // A follower may know less.
+            self.led_here(topic, partition)?;
             let known = self.find_producers(topic, partition).await?.into_iter().find(|known| known.id == producer.id);
             let is_it =
                 |known: &ProducerSummary| known.epoch == producer.epoch && known.transaction_start == Some(first);
@@ -102,10 +105,11 @@ impl Broker {
         aborted.await.map_err(|error| self.naming_leader(topic, partition, error))
     }
 
-    /// The producers that the partition remembers, by id, with their open transactions; at most 10 000 (rule T4).
+    /// The producers that the replica here remembers, by id, with their open transactions; at most 10 000 (rule T4). As in Kafka a follower
+    /// answers as well, of what it holds: operators ask a broker for what hangs there.
     ///
     /// # Errors
-    /// Of the partition: unknown, or not led here.
+    /// Of the partition: unknown, or no replica of it is here.
     pub async fn active_producers(&self, topic: &TopicRef, partition: u32) -> Result<Vec<ProducerSummary>, ApiError> {
         let found = self.counted("DescribeProducers", self.find_producers(topic, partition).await);
         found.map_err(|error| self.naming_leader(topic, partition, error))
@@ -117,6 +121,13 @@ impl Broker {
         let asked = ShardMsg::Producers { partition: handle.id, reply };
         handle.local()?.shard.send(asked).map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
+    }
+
+    /// The partition, and the epoch in which it is led here.
+    fn led_here(&self, topic: &TopicRef, partition: u32) -> Result<(PartitionHandle, LeaderEpoch), ApiError> {
+        let (_, handle) = self.inner().catalog.partition(topic, partition)?;
+        let visible = handle.local()?.view.borrow().visible;
+        if visible.leads { Ok((handle, visible.epoch)) } else { Err(not_leader()) }
     }
 
     /// Appends a marker to a partition that is led here, whatever the transaction's coordinator knows; returns once it is committed.
@@ -137,18 +148,14 @@ impl Broker {
         marker: Marker,
         first: Option<Offset>,
     ) -> Result<(), ApiError> {
-        let (_, handle) = self.inner().catalog.partition(topic, partition)?;
+        let (handle, office) = self.led_here(topic, partition)?;
         let local = handle.local()?;
-        let visible = local.view.borrow().visible;
-        if !visible.leads {
-            return Err(not_leader());
-        }
         // Like any append it has its room before it has an offset.
         let room = self.wal().reserve(Batch::of_marker(&marker, TimestampMs(0)).size()).ok_or_else(|| {
             ApiError::new(ErrorCode::KafkaStorageError, "the WAL has no room for the marker yet; retry")
         })?;
         let (reply, answer): (ProduceReply, _) = oneshot::channel();
-        let ending = Ending { partition: handle.id, office: visible.epoch, marker, first, room, reply };
+        let ending = Ending { partition: handle.id, office, marker, first, room, reply };
         local.shard.send(ShardMsg::EndTransaction(ending)).map_err(|_| stopping())?;
         let answered = tokio::time::timeout(MARKED_WITHIN, answer).await.map_err(|_| {
             ApiError::new(ErrorCode::RequestTimedOut, "the marker was not committed in time; it may still be")

@@ -15,6 +15,14 @@ pub(crate) fn stale(code: ErrorCode) -> ApiError {
     )
 }
 
+/// Rule X3: of a client whose transactions have one epoch. Nobody is there to hear it.
+pub(crate) fn given_up() -> ApiError {
+    ApiError::new(
+        ErrorCode::TransactionAbortable,
+        "the connection was closed before it was known which transaction this belongs to; abort the transaction",
+    )
+}
+
 pub(crate) fn end_not_proven() -> ApiError {
     ApiError::new(ErrorCode::OffsetNotAvailable, "the new leader has not proven the end of the log yet; retry")
 }

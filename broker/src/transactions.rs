@@ -14,6 +14,7 @@ use crate::broker::Broker;
 use crate::clock;
 use crate::coordinators::{Ask, Here, Told, Unanswered};
 use crate::marks::{Confirm, Confirmed};
+use crate::refusals::given_up;
 use millpond_core::coordinators::shard_of;
 use millpond_core::groups::{self, Answer};
 use millpond_core::records::{ProducerInstance, TransactionRecord};
@@ -109,7 +110,7 @@ impl Broker {
         producer: ProducerInstance,
         outcome: TxnOutcome,
     ) -> Result<ProducerInstance, ApiError> {
-        let InTransaction { id, epoch_per_transaction } = transaction;
+        let InTransaction { id, epoch_per_transaction, .. } = transaction;
         let request = Request::End { id: id.to_string(), producer, outcome, epoch_per_transaction };
         match self.ask_transaction(request).await? {
             (Granted::Producer(producer), _) => Ok(producer),
@@ -137,6 +138,9 @@ impl Broker {
             let parts = Parts { partitions: Vec::new(), groups: vec![group.clone()] };
             let (id, add) = (transaction.id.to_string(), transaction.epoch_per_transaction);
             let coordinator = self.confirm(Confirm { id, producer, parts, add }).await.map_err(unconfirmed)?;
+            if transaction.is_given_up() {
+                return Err(given_up());
+            }
             let (commit, producer_epoch) = (commit.clone(), producer.epoch);
             let request = groups::TxnCommit { commit, producer: producer.id, producer_epoch, verified, coordinator };
             match self.ask_group(&group, groups::Request::TxnCommit(request)).await? {

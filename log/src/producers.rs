@@ -51,9 +51,11 @@ impl Writer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Producer {
     epoch: ProducerEpoch,
-    /// Records appended in this epoch, one sequence number each, without a gap, up to the end of the newest batch.
+    /// The sequence number that its next batch in this epoch begins with.
+    next_sequence: i32,
+    /// Records appended in this epoch, one sequence number each, without a gap, up to the next one. A marker begins the count anew.
     records: u64,
-    /// The newest batches of this epoch, at most five, oldest first.
+    /// The newest batches of these records, at most five, oldest first.
     batches: VecDeque<Remembered>,
     last_append: TimestampMs,
     /// First offset of its open transaction.
@@ -138,6 +140,16 @@ pub enum ProducerError {
         /// The producer.
         id: ProducerId,
     },
+    /// A sequence number of before the marker of the transaction before: whatever it was used for, it is used up.
+    #[error("sequence {got} of producer {id} belongs to a transaction that has ended; {expected} is next")]
+    Ended {
+        /// The producer.
+        id: ProducerId,
+        /// Expected base sequence.
+        expected: i32,
+        /// Sequence that came.
+        got: i32,
+    },
     /// Records outside of the producer's open transaction.
     #[error("producer {id} has an open transaction that the batch is no part of; it has to end first")]
     OtherTransaction {
@@ -176,6 +188,9 @@ impl ProducerError {
             ProducerError::Fenced { .. } => crate::ErrorCode::InvalidProducerEpoch,
             ProducerError::OutOfOrder { .. } => crate::ErrorCode::OutOfOrderSequenceNumber,
             ProducerError::DuplicateUnknown { .. } => crate::ErrorCode::DuplicateSequenceNumber,
+            // Nothing is known any more of what it was used for. Clients that may have numbered anew abort, and take another epoch;
+            // a sequence out of order would end them (librdkafka) or is sent again for ever.
+            ProducerError::Ended { .. } => crate::ErrorCode::UnknownProducerId,
             ProducerError::OtherTransaction { .. } => crate::ErrorCode::InvalidTxnState,
             // As a coordinator that is asked to add to it would say; every producer retries this one.
             ProducerError::Ending { .. } => crate::ErrorCode::NotEnoughReplicas,
@@ -328,6 +343,7 @@ impl Producer {
     fn new(epoch: ProducerEpoch) -> Producer {
         Producer {
             epoch,
+            next_sequence: 0,
             records: 0,
             batches: VecDeque::new(),
             last_append: TimestampMs::NONE,
@@ -336,14 +352,14 @@ impl Producer {
         }
     }
 
-    /// Rules P3 and P6. What is in the log already is a duplicate, whatever became of its transaction since.
+    /// Rules P3 and P6. What is in the log already is a duplicate, until a marker ends its transaction.
     fn check(&self, stamp: ProducerStamp, count: u32, stray: bool) -> Result<Verdict, ProducerError> {
         let (id, got) = (stamp.id, stamp.base_sequence);
         if stamp.epoch < self.epoch {
             return Err(ProducerError::Fenced { id });
         }
         let newer = stamp.epoch > self.epoch;
-        let expected = if newer { 0 } else { self.next_sequence() };
+        let expected = if newer { 0 } else { self.next_sequence };
         if !newer && got != expected {
             let same = |batch: &&Remembered| batch.base_sequence == got && batch.count == count;
             if let Some(batch) = self.batches.iter().find(same) {
@@ -367,6 +383,9 @@ impl Producer {
         if self.is_before_remembered(got, count) {
             return Err(ProducerError::DuplicateUnknown { id });
         }
+        if self.is_before_marker(got) {
+            return Err(ProducerError::Ended { id, expected, got });
+        }
         Err(ProducerError::OutOfOrder { id, expected, got })
     }
 
@@ -379,48 +398,63 @@ impl Producer {
     /// Producers take the answer for success, so it must be proven: a sequence behind the next one is no proof when the
     /// producer expired and began anew in the middle.
     fn is_before_remembered(&self, sequence: i32, count: u32) -> bool {
-        let behind = u64::from(distance(sequence, self.next_sequence()));
         let remembered: u64 = self.batches.iter().map(|batch| u64::from(batch.count)).sum();
-        // Half of the sequence space lies behind the next one and half ahead.
-        behind < u64::from(SEQUENCES / 2) && behind <= self.records && behind >= remembered + u64::from(count)
+        self.behind(sequence).is_some_and(|behind| behind <= self.records && behind >= remembered + u64::from(count))
+    }
+
+    /// Whether the sequence is one of those before the newest marker, of a producer that keeps its epoch from one transaction to the next.
+    fn is_before_marker(&self, sequence: i32) -> bool {
+        self.coordinator_epoch.is_some() && self.behind(sequence).is_some_and(|behind| behind > self.records)
+    }
+
+    /// How far a sequence lies behind the next one, if it does: half of the sequence space lies behind, and half ahead.
+    fn behind(&self, sequence: i32) -> Option<u64> {
+        let behind = distance(sequence, self.next_sequence);
+        (1..SEQUENCES / 2).contains(&behind).then_some(u64::from(behind))
     }
 
     /// Ends the open transaction, if there is one.
+    ///
+    /// Nobody waits any more for what was written before the marker, so none of it is answered as a duplicate: a client that gave up a
+    /// transaction may number the records of the next one like those it gave up, and would take the answer for theirs (rule P3).
     fn end(&mut self, id: ProducerId, end: EndMarker, marker: Offset) -> Option<EndedTxn> {
         // Followed as it is written; `check_marker` keeps coordinator epochs from falling.
         self.coordinator_epoch = Some(end.coordinator_epoch);
+        self.forget_batches();
         let first = self.transaction_start.take()?;
         Some(EndedTxn { producer: id, first, marker, outcome: end.outcome })
     }
 
     fn summary(&self, id: ProducerId) -> ProducerSummary {
-        let last = self.batches.back();
+        let written = self.records > 0 || self.next_sequence > 0;
         ProducerSummary {
             id,
             epoch: self.epoch,
-            last_sequence: last.map(|last| advance(last.base_sequence, last.count - 1)),
+            last_sequence: written.then(|| advance(self.next_sequence, SEQUENCES - 1)),
             last_append: self.last_append,
             coordinator_epoch: self.coordinator_epoch,
             transaction_start: self.transaction_start,
         }
     }
 
-    fn next_sequence(&self) -> i32 {
-        self.batches.back().map_or(0, |batch| advance(batch.base_sequence, batch.count))
+    fn forget_batches(&mut self) {
+        self.records = 0;
+        self.batches.clear();
     }
 
     fn append(&mut self, stamp: ProducerStamp, batch: Remembered) {
         self.last_append = batch.append_time;
         // A marker has no sequence, so it is never a gap.
-        let gap = batch.base_sequence >= 0 && batch.base_sequence != self.next_sequence();
+        let gap = batch.base_sequence >= 0 && batch.base_sequence != self.next_sequence;
         if stamp.epoch != self.epoch || gap {
             // A new epoch begins anew; so does a producer that had expired when this was appended. `check` keeps
             // epochs from falling (invariant S16); what the log holds is followed.
             self.epoch = stamp.epoch;
-            self.records = 0;
-            self.batches.clear();
+            self.next_sequence = 0;
+            self.forget_batches();
         }
         if batch.base_sequence >= 0 {
+            self.next_sequence = advance(batch.base_sequence, batch.count);
             self.records = self.records.saturating_add(u64::from(batch.count));
             self.batches.push_back(batch);
             if self.batches.len() > PRODUCER_BATCHES_REMEMBERED {

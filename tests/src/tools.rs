@@ -15,6 +15,8 @@ pub enum Tool {
     Kcat,
     /// The folder of the Java client's archives; `java` is in PATH.
     JavaClient,
+    /// The folder of the archives of Kafka's own programs; `java` is in PATH.
+    KafkaPrograms,
     /// The program of `tests/clients/go/`.
     GoClients,
     /// The folder that holds the module `kafkajs`; `node` is in PATH.
@@ -42,6 +44,7 @@ impl Tool {
             Tool::ClientPython => installed("clients/bin/python"),
             Tool::Kcat => in_path("kcat"),
             Tool::JavaClient => in_path("java").and_then(|_java| folder_of("java/installed.txt")),
+            Tool::KafkaPrograms => in_path("java").and_then(|_java| folder_of("kafka-programs/installed.txt")),
             Tool::GoClients => installed("go-clients/groups"),
             Tool::KafkaJs => in_path("node").and_then(|_node| folder_of("kafkajs/node_modules/kafkajs/package.json")),
             Tool::EtcdOfDistribution => in_path("etcd"),

@@ -41,7 +41,7 @@ pub(crate) enum ShardMsg {
     Ends(AskedEnds),
     /// Whether a replica stands for an unclean election (rule E7): then it takes no pushes, which could cut what it was chosen for.
     Stand { partition: PartitionId, stands: bool },
-    /// Says which producers a partition that is led here remembers.
+    /// Says which producers the replica that is here remembers, whether it leads or follows.
     Producers { partition: PartitionId, reply: oneshot::Sender<Result<Vec<ProducerSummary>, ApiError>> },
     /// Says which transactions are open in partitions that are led here. What is not is not in the answer.
     OpenTransactions(AskedOpen),

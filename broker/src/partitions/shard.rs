@@ -12,7 +12,7 @@ use super::unverified::Waiting;
 use super::view::{PartitionView, ViewSender};
 use crate::api::ApiError;
 use crate::clock;
-use crate::refusals::not_leader;
+use crate::refusals::{given_up, not_leader};
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
 use millpond_core::election::Holds;
@@ -247,8 +247,7 @@ impl Shard {
                 }
             }
             ShardMsg::Producers { partition, reply } => {
-                let leads = self.slots.get(&partition).filter(|slot| slot.replica.leading().is_some());
-                let found = leads.map(|slot| slot.replica.producers().summaries().collect());
+                let found = self.slots.get(&partition).map(|slot| slot.replica.producers().summaries().collect());
                 // Who asked may have waited long enough.
                 let _ = reply.send(found.ok_or_else(not_leader));
             }
@@ -358,7 +357,13 @@ impl Shard {
             return self.to_answer.extend(waited.into_iter().map(|produce| (produce.reply, Err(refused.clone()))));
         }
         self.step(partition, Input::Verified(verified));
-        waited.into_iter().for_each(|produce| self.on_produce(produce));
+        for produce in waited {
+            // It is verified that a transaction of this producer has the partition, not that this batch was written for it.
+            match &produce.transaction {
+                Some(transaction) if transaction.is_given_up() => self.to_answer.push((produce.reply, Err(given_up()))),
+                _ => self.on_produce(produce),
+            }
+        }
     }
 
     fn on_end_transaction(&mut self, ending: Ending) {

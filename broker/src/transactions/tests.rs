@@ -161,7 +161,7 @@ impl Fleet {
             self.coordinator(id)?.init_transactional(id.to_owned(), timeout_ms, None).await
         });
         let producer = producer.await.expect("nobody is fenced");
-        let transaction = InTransaction { id: id.into(), epoch_per_transaction };
+        let transaction = InTransaction { id: id.into(), epoch_per_transaction, hung_up: CancellationToken::new() };
         Client { fleet: self, transaction, producer, sequences: BTreeMap::new() }
     }
 
@@ -305,5 +305,31 @@ async fn whoever_is_fenced_writes_nothing_more_and_its_transaction_is_aborted() 
         fleet.coordinator(&id)?.add_partitions(id, older.producer, vec![fleet.partition(4)], true).await
     });
     assert_eq!(verified.await, Err(ErrorCode::TransactionAbortable));
+    fleet.stop().await;
+}
+
+/// Rule X3: a client that keeps its epoch may have given up what it sent on a connection that it closed, and have begun another transaction
+/// with the same partition and group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_verified_after_its_client_hung_up_is_part_of_no_transaction() {
+    let fleet = Fleet::start().await;
+    let mut older = fleet.client("older", 60_000, false).await;
+    older.transaction.hung_up.cancel();
+    assert_eq!(older.write(0).await, Err(ErrorCode::TransactionAbortable));
+    assert_eq!(older.commit_offset(7).await, Err(ErrorCode::TransactionAbortable));
+    // On another connection.
+    older.transaction.hung_up = CancellationToken::new();
+    older.sequences.clear();
+    older.write(0).await.expect("it may");
+    older.end(TxnOutcome::Commit).await.expect("it ends");
+    assert_eq!(fleet.all_ended(0).await, 2, "a record and a marker");
+    assert_eq!(fleet.committed().await, None);
+    // The epoch tells the transactions of others.
+    let mut newer = fleet.client("newer", 60_000, true).await;
+    newer.transaction.hung_up.cancel();
+    newer.write(1).await.expect("it may");
+    newer.commit_offset(8).await.expect("it may");
+    newer.end(TxnOutcome::Commit).await.expect("it ends");
+    assert_eq!(fleet.all_ended(1).await, 2, "a record and a marker");
     fleet.stop().await;
 }

@@ -7,7 +7,8 @@ use crate::failure::Failure;
 use crate::output::{self, Format, OutputArgs};
 use crate::units;
 use millpond_sdk::{
-    Admin, ErrorCode, HangingTransaction, Offset, OpenIn, TopicPartition, TransactionDescription, TransactionPartition,
+    Admin, Error, ErrorCode, HangingTransaction, Offset, OpenIn, TopicPartition, TransactionDescription,
+    TransactionPartition,
 };
 use serde::Serialize;
 use std::time::Duration;
@@ -132,6 +133,8 @@ struct Place {
 #[derive(Debug, Serialize)]
 struct Found {
     hanging: Vec<Hanging>,
+    /// Partitions that were not looked at, since nobody leads them.
+    leaderless: Vec<String>,
 }
 
 /// What hangs in one partition.
@@ -179,7 +182,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
             let place = topic.as_deref().map(open_in).unwrap_or_default();
             let found = admin.hanging_transactions(&place, max_transaction_timeout).await;
             let found = found.map_err(|error| Failure::new(error.to_string()))?;
-            let found = Found { hanging: found.into_iter().map(Hanging::from).collect() };
+            let leaderless = leaderless(&admin, &place).await.map_err(|error| Failure::new(error.to_string()))?;
+            let found = Found { hanging: found.into_iter().map(Hanging::from).collect(), leaderless };
             match output.output {
                 Format::Json => output::json(&found),
                 Format::Text => output::text(&found.to_text()),
@@ -358,8 +362,29 @@ impl From<HangingTransaction> for Hanging {
     }
 }
 
+async fn leaderless(admin: &Admin, place: &OpenIn) -> Result<Vec<String>, Error> {
+    let topics = match &place.topic {
+        Some(name) => vec![admin.describe_topic(name).await?],
+        None => admin.list_topics().await?,
+    };
+    let mut found = Vec::new();
+    for topic in topics {
+        let asked = |index| place.partition.is_none_or(|partition| partition == index);
+        let without = topic.partitions.iter().filter(|partition| partition.leader.is_none() && asked(partition.index));
+        found.extend(without.map(|partition| format!("{}:{}", topic.name, partition.index)));
+    }
+    Ok(found)
+}
+
 impl Found {
     fn to_text(&self) -> String {
+        match self.leaderless.as_slice() {
+            [] => self.hanging_text(),
+            names => format!("{}\nnot looked at, since nobody leads them: {}", self.hanging_text(), names.join(", ")),
+        }
+    }
+
+    fn hanging_text(&self) -> String {
         let Some(first) = self.hanging.first() else {
             return "nothing hangs".to_owned();
         };
@@ -440,7 +465,8 @@ mod tests {
         let both = || [transaction("Ongoing", Some(4)), transaction("Empty", None)];
         schemas::check("transaction-list", &List { transactions: both().map(Listed::from).into() });
         both().map(Described::from).iter().for_each(|described| schemas::check("transaction-describe", described));
-        let found = Found { hanging: vec![hanging(None), hanging(Some("teller"))] };
+        let leaderless = vec!["orders:4".to_owned()];
+        let found = Found { hanging: vec![hanging(None), hanging(Some("teller"))], leaderless };
         schemas::check("transaction-find-hanging", &found);
         let aborted = |id: Option<&str>| Aborted {
             aborted: true,
@@ -482,9 +508,15 @@ mod tests {
 
     #[test]
     fn what_hangs_is_shown_with_the_command_that_aborts_it() {
-        let text = Found { hanging: vec![hanging(None)] }.to_text();
+        let found = |hanging, leaderless: &[&str]| Found {
+            hanging,
+            leaderless: leaderless.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let text = found(vec![hanging(None)], &[]).to_text();
         assert!(text.ends_with("millpond transaction abort --partition orders:3 --start-offset 17"), "{text}");
-        assert_eq!(Found { hanging: Vec::new() }.to_text(), "nothing hangs");
+        assert_eq!(found(Vec::new(), &[]).to_text(), "nothing hangs");
+        let text = found(Vec::new(), &["orders:4", "bills:0"]).to_text();
+        assert_eq!(text, "nothing hangs\nnot looked at, since nobody leads them: orders:4, bills:0");
     }
 
     #[test]

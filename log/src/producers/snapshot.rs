@@ -9,10 +9,10 @@ use crate::limits::PRODUCER_BATCHES_REMEMBERED;
 use bytes::{BufMut, Bytes};
 
 const MAGIC: [u8; 4] = *b"MPps";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// In place of an offset or a coordinator epoch that is not there.
 const NONE: i64 = -1;
-const PRODUCER_BYTES: usize = 8 + 2 + 8 + 8 + 8 + 8 + 1;
+const PRODUCER_BYTES: usize = 8 + 2 + 4 + 8 + 8 + 8 + 8 + 1;
 const BATCH_BYTES: usize = 4 + 4 + 8 + 8;
 
 impl ProducerTable {
@@ -81,6 +81,7 @@ impl Producer {
 fn put_producer(out: &mut Vec<u8>, id: ProducerId, producer: &Producer) {
     out.put_u64(id.0);
     out.put_u16(producer.epoch.0);
+    out.put_i32(producer.next_sequence);
     out.put_u64(producer.records);
     out.put_i64(producer.last_append.0);
     out.put_i64(producer.transaction_start.map_or(NONE, |start| start.0.cast_signed()));
@@ -97,6 +98,7 @@ fn put_producer(out: &mut Vec<u8>, id: ProducerId, producer: &Producer) {
 fn take_producer(input: &mut Input<'_>) -> Result<(ProducerId, Producer), &'static str> {
     let id = ProducerId(u64::from_be_bytes(input.take()?));
     let mut producer = Producer::new(ProducerEpoch(u16::from_be_bytes(input.take()?)));
+    producer.next_sequence = i32::from_be_bytes(input.take()?);
     producer.records = u64::from_be_bytes(input.take()?);
     producer.last_append = TimestampMs(i64::from_be_bytes(input.take()?));
     producer.transaction_start = match i64::from_be_bytes(input.take()?) {
@@ -121,8 +123,11 @@ fn take_producer(input: &mut Input<'_>) -> Result<(ProducerId, Producer), &'stat
         producer.batches.push_back(batch);
     }
     let remembered: u64 = producer.batches.iter().map(|batch| u64::from(batch.count)).sum();
-    // Without a batch there is no newest one that the records could end at.
-    if producer.records < remembered || (producer.records > 0 && batches == 0) {
+    let next =
+        producer.batches.back().map_or(producer.next_sequence, |batch| advance(batch.base_sequence, batch.count));
+    // Records that are counted end at the newest batch.
+    let counted = producer.records >= remembered && (producer.records == 0 || batches > 0);
+    if !counted || producer.next_sequence < 0 || producer.next_sequence != next {
         return Err("producer snapshot that contradicts its batches");
     }
     Ok((id, producer))

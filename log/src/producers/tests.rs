@@ -220,8 +220,39 @@ fn without_a_raised_epoch_sequences_go_on_over_a_marker() {
     log.write(part_of_transaction(7, 0, 0), 3);
     log.write(ProducerWrite::marker(&marker(7, 0, false, TxnOutcome::Commit, 3)), 1);
     assert_eq!(log.table.check(part_of_transaction(7, 0, 3), 1), APPEND);
-    // A retry of what the ended transaction wrote is answered, not appended.
-    assert_eq!(log.table.check(part_of_transaction(7, 0, 0), 3), duplicate(0, 3, 0));
+    assert_eq!(ProducerTable::decode(&log.table.encode()), Ok(log.table));
+}
+
+/// librdkafka 2 numbers a transaction's records like those of the one before that it gave up, though they may be in the log. Who waits for
+/// the one is not to be told of the other (rule P3).
+#[test]
+fn what_an_ended_transaction_wrote_answers_no_batch_of_the_next() {
+    let mut log = Log::default();
+    for sequence in 0..7 {
+        log.write(part_of_transaction(7, 0, sequence), 1);
+    }
+    let check = |log: &Log, sequence, count| log.table.check(part_of_transaction(7, 0, sequence), count);
+    let ended = |got| Err(ProducerError::Ended { id: ProducerId(7), expected: 7, got });
+    assert_eq!(check(&log, 6, 1), duplicate(6, 7, 6));
+    assert_eq!(check(&log, 0, 1), Err(ProducerError::DuplicateUnknown { id: ProducerId(7) }));
+    log.write(ProducerWrite::marker(&marker(7, 0, false, TxnOutcome::Abort, 3)), 1);
+    // As many records as before, one that is remembered no more, fewer, more.
+    for (sequence, count) in [(6, 1), (0, 1), (5, 1), (5, 9)] {
+        assert_eq!(check(&log, sequence, count), ended(sequence));
+    }
+    assert_eq!(check(&log, 8, 1), out_of_order(7, 8));
+    assert_eq!(check(&log, 7, 1), APPEND);
+    // Among those of the next transaction, too.
+    log.write(part_of_transaction(7, 0, 7), 2);
+    assert_eq!(check(&log, 7, 2), duplicate(8, 10, 8));
+    assert_eq!(check(&log, 6, 1), Err(ProducerError::Ended { id: ProducerId(7), expected: 9, got: 6 }));
+    assert_eq!(check(&log, 7, 1), out_of_order(9, 7));
+    // A marker for a partition that the transaction wrote nothing to ends what was before it, as well.
+    log.write(ProducerWrite::marker(&marker(7, 0, false, TxnOutcome::Commit, 3)), 1);
+    log.write(ProducerWrite::marker(&marker(7, 0, false, TxnOutcome::Commit, 4)), 1);
+    assert_eq!(check(&log, 7, 2), Err(ProducerError::Ended { id: ProducerId(7), expected: 9, got: 7 }));
+    assert_eq!(log.table.summaries().next().and_then(|producer| producer.last_sequence), Some(8));
+    assert_eq!(ProducerTable::decode(&log.table.encode()), Ok(log.table));
 }
 
 #[test]
@@ -363,6 +394,7 @@ fn errors_have_kafkas_codes() {
         (ProducerError::Fenced { id }, 47),
         (ProducerError::OutOfOrder { id, expected: 0, got: 1 }, 45),
         (ProducerError::DuplicateUnknown { id }, 46),
+        (ProducerError::Ended { id, expected: 1, got: 0 }, 59),
         (ProducerError::OtherTransaction { id }, 48),
         (ProducerError::Ending { id }, 19),
         (ProducerError::CoordinatorFenced { id, known: CoordinatorEpoch(2), got: CoordinatorEpoch(1) }, 52),
@@ -382,9 +414,10 @@ fn seal(body: &[u8]) -> Bytes {
 #[test]
 fn snapshot_bytes_are_the_documented_ones() {
     let bytes = Log::of(&[(7, 2, 5, 3)]).table.encode();
-    let mut expected = b"MPps\0\x01\0\0\0\x01".to_vec();
+    let mut expected = b"MPps\0\x02\0\0\0\x01".to_vec();
     expected.put_u64(7);
     expected.put_u16(2);
+    expected.put_i32(8);
     expected.put_u64(3);
     expected.put_i64(0);
     expected.put_i64(-1);
@@ -395,7 +428,7 @@ fn snapshot_bytes_are_the_documented_ones() {
     expected.put_u64(0);
     expected.put_i64(0);
     assert_eq!(bytes, seal(&expected));
-    assert_eq!(ProducerTable::default().encode(), seal(b"MPps\0\x01\0\0\0\0"));
+    assert_eq!(ProducerTable::default().encode(), seal(b"MPps\0\x02\0\0\0\0"));
 }
 
 #[test]
@@ -409,30 +442,31 @@ fn snapshots_that_cannot_be_are_refused() {
         assert_eq!(ProducerTable::decode(&seal(&body)), Err(expected), "{new:x?} at {at}");
     };
     check(0, b"X", "no producer snapshot");
-    check(4, &[0, 2], "producer snapshot of another version");
+    check(4, &[0, 1], "producer snapshot of another version");
     check(6, &[0xff; 4], "producer snapshot is cut");
     check(6, &[0, 0, 0, 1], "producer snapshot has bytes left over");
     check(10, &9_u64.to_be_bytes(), "producer snapshot is out of order");
-    check(20, &4_u64.to_be_bytes(), "producer snapshot that contradicts its batches");
-    check(36, &(-2_i64).to_be_bytes(), "producer snapshot with a negative offset");
+    check(20, &9_i32.to_be_bytes(), "producer snapshot that contradicts its batches");
+    check(24, &4_u64.to_be_bytes(), "producer snapshot that contradicts its batches");
+    check(40, &(-2_i64).to_be_bytes(), "producer snapshot with a negative offset");
     let transactions = |first: &[u8]| {
         // Of the second producer, behind one of two batches.
-        let at = 10 + 43 + 2 * 24 + 26;
+        let at = 10 + 47 + 2 * 24 + 30;
         let mut body = body.to_vec();
-        body[36..44].copy_from_slice(&1_u64.to_be_bytes());
+        body[40..48].copy_from_slice(&1_u64.to_be_bytes());
         body[at..at + 8].copy_from_slice(first);
         ProducerTable::decode(&seal(&body)).map(|table| table.open().count())
     };
     assert_eq!(transactions(&2_u64.to_be_bytes()), Ok(2));
     let twice = "producer snapshot with two transactions that begin at one offset";
     assert_eq!(transactions(&1_u64.to_be_bytes()), Err(twice));
-    check(44, &(1_i64 << 32).to_be_bytes(), "producer snapshot with a bad coordinator epoch");
-    check(52, &[6], "producer snapshot with more batches than are remembered");
-    check(53, &[0xff; 4], "producer snapshot with a batch that cannot be");
-    check(57, &[0; 4], "producer snapshot with a batch that cannot be");
-    check(61, &[0xff; 8], "producer snapshot with a batch that cannot be");
-    check(53, &6_i32.to_be_bytes(), "producer snapshot with batches out of order");
-    check(61, &1_u64.to_be_bytes(), "producer snapshot with batches out of order");
+    check(48, &(1_i64 << 32).to_be_bytes(), "producer snapshot with a bad coordinator epoch");
+    check(56, &[6], "producer snapshot with more batches than are remembered");
+    check(57, &[0xff; 4], "producer snapshot with a batch that cannot be");
+    check(61, &[0; 4], "producer snapshot with a batch that cannot be");
+    check(65, &[0xff; 8], "producer snapshot with a batch that cannot be");
+    check(57, &6_i32.to_be_bytes(), "producer snapshot with batches out of order");
+    check(65, &1_u64.to_be_bytes(), "producer snapshot with batches out of order");
     assert_eq!(ProducerTable::decode(b"abc"), Err("producer snapshot is cut"));
     assert_eq!(ProducerTable::decode(&[]), Err("producer snapshot is cut"));
 }

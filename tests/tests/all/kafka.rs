@@ -2,6 +2,7 @@
 //! Names of cases (P8, A3, F10, V01) are those of the catalogue that the tests grew from.
 
 mod admin;
+mod apache;
 mod broker_settings;
 pub(crate) mod clients;
 mod epochs;

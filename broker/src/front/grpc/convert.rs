@@ -5,6 +5,7 @@ use crate::api::*;
 use millpond_log::{LeaderEpoch, Offset, TimestampMs};
 use millpond_proto::v1;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// How long a produce waits for its commit unless the client says otherwise. Kafka's `request.timeout.ms` default.
 const PRODUCE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -38,7 +39,10 @@ pub(super) fn produce_request(request: v1::ProduceRequest) -> Result<ProduceRequ
     };
     let records = request.records.ok_or_else(|| malformed("`records` is missing: give one record batch"))?;
     let id = Some(request.transactional_id).filter(|id| !id.is_empty());
-    let transaction = id.map(|id| InTransaction { id: id.as_str().into(), epoch_per_transaction: true });
+    let transaction = id.map(|id| {
+        let (id, hung_up) = (id.as_str().into(), CancellationToken::new());
+        InTransaction { id, epoch_per_transaction: true, hung_up }
+    });
     Ok(ProduceRequest {
         topic: topic_ref(request.topic)?,
         partition: request.partition,

@@ -15,6 +15,7 @@ use millpond_log::transactions::TxnOutcome;
 use millpond_log::{Offset, ProducerEpoch, ProducerId, TimestampMs};
 use millpond_proto::v1;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 /// How long a transaction may be ongoing unless the client says otherwise, in milliseconds: Kafka's default for
@@ -158,7 +159,7 @@ impl v1::transactions_server::Transactions for TransactionsService {
 fn in_transaction(id: &str) -> Result<InTransaction, ApiError> {
     match id {
         "" => Err(malformed("`transactional_id` is missing")),
-        id => Ok(InTransaction { id: id.into(), epoch_per_transaction: true }),
+        id => Ok(InTransaction { id: id.into(), epoch_per_transaction: true, hung_up: CancellationToken::new() }),
     }
 }
 

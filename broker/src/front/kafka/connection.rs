@@ -78,6 +78,9 @@ pub(super) trait Service: Sync {
 
     /// The answer to a request that is not served in the version asked for, if there is one.
     fn refuse(&self, error: &RequestError) -> Option<Frame>;
+
+    /// The client has closed the connection. Requests under way go on; what they come to, nobody hears.
+    fn hung_up(&self);
 }
 
 /// Why a connection ended.
@@ -136,8 +139,14 @@ pub(super) async fn run(
     let mut sending = pin!(send_answers(writer, under_way, limits, budget));
     let reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let ended = tokio::select! {
-        ended = read_requests(reader, service, limits, budget, begun) => ended,
-        ended = &mut sending => return ended.unwrap_or(End::Shutdown),
+        ended = read_requests(reader, service, limits, budget, begun) => {
+            service.hung_up();
+            ended
+        }
+        ended = &mut sending => {
+            service.hung_up();
+            return ended.unwrap_or(End::Shutdown);
+        }
         () = shutdown => End::Shutdown,
     };
     // The reader is gone and with it the channel's sender, so that sending ends with the last request under way.

@@ -20,6 +20,7 @@ use millpond_core::records::groups::Client;
 use millpond_log::ErrorCode;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// Answers up to this size take no room: as many as a connection may have under way are a quarter of a MiB, and no heartbeat waits for
@@ -38,6 +39,8 @@ pub(super) struct Door {
     turns: Turns,
     /// The session of its fetches.
     sessions: fetch::Sessions,
+    /// Cancelled when the client has closed the connection.
+    hung_up: CancellationToken,
 }
 
 /// What an answer takes over from its request.
@@ -60,7 +63,8 @@ impl Envelope {
 
 impl Door {
     pub(super) fn new(broker: Broker, listener: Arc<str>, peer: SocketAddr) -> Door {
-        Door { broker, listener, peer, turns: Turns::default(), sessions: fetch::Sessions::default() }
+        let (turns, sessions, hung_up) = Default::default();
+        Door { broker, listener, peer, turns, sessions, hung_up }
     }
 
     /// Who asks, as groups note it of their members.
@@ -74,7 +78,7 @@ impl Door {
         // No catch-all: a request in the table without a handler does not build.
         match body {
             Body::Produce(request) => {
-                let settled = produce::begin(&broker, &listener, version, request).await;
+                let settled = produce::begin(&broker, &listener, &self.hung_up, version, request).await;
                 let outcome = move |settled: Result<Option<produce::ProduceResponse>, ApiError>| match settled {
                     Ok(Some(answer)) => Outcome::Answer(envelope.seal(&answer)),
                     Ok(None) => Outcome::Silence,
@@ -161,7 +165,8 @@ impl Door {
                 self.answer(envelope, async move { transactions::end(&broker, version, request).await })
             }
             Body::TxnOffsetCommit(request) => {
-                self.answer(envelope, async move { transactions::commit(&broker, version, request).await })
+                let hung_up = self.hung_up.clone();
+                self.answer(envelope, async move { transactions::commit(&broker, hung_up, version, request).await })
             }
             Body::WriteTxnMarkers(request) => {
                 self.answer(envelope, async move { transactions::write_markers(&broker, request).await })
@@ -288,6 +293,10 @@ impl Service for Door {
         let &RequestError::UnknownApiVersions { correlation_id, .. } = error else { return None };
         let envelope = Envelope { api: Api::ApiVersions, version: 0, correlation_id };
         Some(envelope.seal(&supported(Some(ErrorCode::UnsupportedVersion))))
+    }
+
+    fn hung_up(&self) {
+        self.hung_up.cancel();
     }
 }
 

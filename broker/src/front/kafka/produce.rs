@@ -13,6 +13,7 @@ use millpond_log::ErrorCode;
 use millpond_log::codec::Codec;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// First version that is served. Older ones are advertised all the same, since librdkafka up to 2.8 switches compression off
 /// when version 0 is missing from the list (case A3); they are answered with `UNSUPPORTED_VERSION`.
@@ -89,6 +90,7 @@ responses! {
 pub(super) async fn begin(
     broker: &Broker,
     listener: &Arc<str>,
+    hung_up: &CancellationToken,
     version: i16,
     request: ProduceRequest,
 ) -> BoxFuture<'static, Result<Option<ProduceResponse>, ApiError>> {
@@ -96,7 +98,10 @@ pub(super) async fn begin(
     let terms = terms(version, &request);
     let silent = request.acks == 0;
     let epoch_per_transaction = version >= ADDS_SINCE;
-    let transaction = request.transactional_id.clone().map(|id| InTransaction { id: id.into(), epoch_per_transaction });
+    let transaction = request.transactional_id.clone().map(|id| {
+        let (id, hung_up) = (id.into(), hung_up.clone());
+        InTransaction { id, epoch_per_transaction, hung_up }
+    });
     let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {

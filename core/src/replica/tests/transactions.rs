@@ -205,13 +205,14 @@ fn with_an_epoch_per_transaction_an_unknown_producer_begins_at_sequence_0() {
 }
 
 #[test]
-fn a_retry_of_a_batch_in_the_log_is_answered_without_a_question() {
+fn a_batch_of_a_transaction_that_ended_answers_none_of_the_next() {
     let mut leader = leader();
     leader.write(txn_batch(7, 0, 0));
-    leader.end_transaction(1, Marker { raised: false, ..commit(7, 0) });
+    leader.end_transaction(1, Marker { raised: false, ..abort(7, 0) });
     leader.sync();
+    // Of a client that keeps its epoch, gave the transaction up, and numbers the next as the one before (rule P3).
     let seen = leader.produce(2, txn_batch(7, 0, 0), Acks::All);
-    assert_eq!(seen, Seen { answers: vec![(2, Ok(0))], ..Seen::default() });
+    assert_eq!(seen, Seen { answers: vec![(2, Err(ErrorCode::UnknownProducerId))], ..Seen::default() });
 }
 
 #[test]

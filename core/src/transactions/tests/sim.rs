@@ -122,6 +122,10 @@ pub(super) struct Tally {
     rotations: u32,
     /// Plain batches under the id of a transactional producer that were appended.
     pub(super) strays: u32,
+    /// Transactions whose sequence numbers were used again.
+    pub(super) numbered_anew: u32,
+    /// Writes that were refused since theirs were.
+    pub(super) used_up: u32,
 }
 
 /// How bad it is: of a thousand steps, or of a hundred messages.
@@ -420,6 +424,15 @@ impl World {
         self.late.retain(|message| !of_client(message));
     }
 
+    /// A client closes the connections that it writes on: what is under way there arrives no more.
+    pub(super) fn hang_up_writes(&mut self, at: usize) {
+        let of_client = |message: &Message| matches!(message, Message::Write { write, .. } if write.client == at);
+        self.net.retain(|message| !of_client(message));
+        self.late.retain(|message| !of_client(message));
+        self.partitions.iter_mut().for_each(|partition| partition.give_up_held(at));
+        self.groups.iter_mut().for_each(|group| group.give_up_held(at));
+    }
+
     /// Closes the connections that earlier copies of a marker, and their answers, are under way on. Those of an owner before stay: its
     /// connections are not ours to close.
     fn recall(&mut self, ticket: Ticket) {
@@ -578,11 +591,15 @@ fn a_transaction_has_one_outcome_whatever_fails() {
         sum.timeouts += tally.timeouts;
         sum.rotations += tally.rotations;
         sum.strays += tally.strays;
+        sum.numbered_anew += tally.numbered_anew;
+        sum.used_up += tally.used_up;
     }
     println!("{sum:?}");
-    let Tally { commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, strays } = sum;
-    let seen = [commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, strays];
-    assert!(seen.iter().all(|count| *count > 10), "{sum:?}");
+    let Tally { commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, .. } = sum;
+    let Tally { strays, numbered_anew, used_up, .. } = sum;
+    let outcomes = [commits, aborts, fenced, undecided];
+    let seen = [failovers, restarts, timeouts, rotations, strays, numbered_anew, used_up];
+    assert!(outcomes.iter().chain(&seen).all(|count| *count > 10), "{sum:?}");
 }
 
 /// Each rule whose removal breaks a promise is missed within few runs: this is what tells that the checks check.

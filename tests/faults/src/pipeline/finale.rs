@@ -91,6 +91,12 @@ pub(crate) async fn drain(stage: &mut Stage, halted: Halted, logs: &Logs) -> Res
     stage.expect(summary.hidden > 0 && summary.aborted.0 > 0, || {
         "nothing was aborted with outputs in the log: the run shows nothing about aborts".to_owned()
     });
+    stage.expect(summary.by_sdk > 0 && summary.by_sdk < summary.committed, || {
+        format!(
+            "workers of one kind committed nothing: {} of {} transactions are the SDK's",
+            summary.by_sdk, summary.committed
+        )
+    });
     Ok((summary, picture.visible))
 }
 

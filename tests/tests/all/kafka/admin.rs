@@ -201,6 +201,8 @@ async fn a_brokers_settings_are_described_and_cannot_be_altered() {
         let all = [("num.partitions", Some("3"))];
         assert_eq!(replace(&mut connection, 2, (BROKER, of), &all, false).await, INVALID_REQUEST);
         assert_eq!(replace(&mut connection, 2, (BROKER, of), &[], false).await, 0, "nothing is asked for");
+        let unset = [("leader.replication.throttled.rate", DELETE, None), ("num.partitions", DELETE, None)];
+        assert_eq!(incremental(&mut connection, 1, (BROKER, of), &unset, false).await, 0, "nothing of it is set");
     }
 }
 

@@ -134,14 +134,14 @@ async fn one(
     change: SettingsChange,
     validate_only: bool,
 ) -> Result<(), ApiError> {
-    let nothing = match &change {
-        SettingsChange::Alter(changes) => changes.is_empty(),
+    let nothing_set = match &change {
+        SettingsChange::Alter(changes) => changes.iter().all(|(_, change)| *change == Alteration::Delete),
         SettingsChange::Replace(all) => all.is_empty(),
     };
     match Resource::named(broker, kind, name)? {
         Resource::Topic(topic) => broker.alter_topic(&topic, change, validate_only).await,
-        // Nothing was altered, so there is nothing to go back from.
-        Resource::ThisBroker | Resource::AllBrokers if nothing => Ok(()),
+        // Nothing was ever altered, so it all is what it is without. Kafka's tool for moves deletes its throttles whenever one is done.
+        Resource::ThisBroker | Resource::AllBrokers if nothing_set => Ok(()),
         Resource::ThisBroker | Resource::AllBrokers => {
             let message = "settings of brokers cannot be altered: each broker is told them at its start, by flags or its file; \
                 change them there and start it again";

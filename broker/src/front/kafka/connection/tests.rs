@@ -6,16 +6,20 @@ use bytes::{BufMut, BytesMut};
 use std::collections::HashMap;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// Requests begun, in order, each with what lets its answer go.
 type Begun = mpsc::UnboundedReceiver<(i32, oneshot::Sender<Outcome>)>;
 
-struct Scripted(mpsc::UnboundedSender<(i32, oneshot::Sender<Outcome>)>);
+struct Scripted {
+    begun: mpsc::UnboundedSender<(i32, oneshot::Sender<Outcome>)>,
+    hung_up: CancellationToken,
+}
 
 impl Service for Scripted {
     async fn begin(&self, request: Request) -> BoxFuture<'static, Outcome> {
         let (settle, settled) = oneshot::channel();
-        self.0.send((request.correlation_id, settle)).expect("the test watches");
+        self.begun.send((request.correlation_id, settle)).expect("the test watches");
         settled.map(|outcome| outcome.unwrap_or(Outcome::Silence)).boxed()
     }
 
@@ -24,6 +28,10 @@ impl Service for Scripted {
             RequestError::UnknownApiVersions { correlation_id, .. } => Some(frame(*correlation_id)),
             _ => None,
         }
+    }
+
+    fn hung_up(&self) {
+        self.hung_up.cancel();
     }
 }
 
@@ -50,7 +58,8 @@ struct Client {
     stream: DuplexStream,
     begun: Begun,
     ended: tokio::task::JoinHandle<End>,
-    stop: tokio_util::sync::CancellationToken,
+    stop: CancellationToken,
+    hung_up: CancellationToken,
 }
 
 fn connect(limits: Limits) -> Client {
@@ -60,13 +69,13 @@ fn connect(limits: Limits) -> Client {
 fn connect_to(limits: Limits, budget: Budget) -> Client {
     let (stream, server) = duplex(1 << 20);
     let (sender, begun) = mpsc::unbounded_channel();
-    let stop = tokio_util::sync::CancellationToken::new();
-    let stopped = stop.clone();
+    let (stop, hung_up) = (CancellationToken::new(), CancellationToken::new());
+    let (stopped, service) = (stop.clone(), Scripted { begun: sender, hung_up: hung_up.clone() });
     let ended = tokio::spawn(async move {
         let (reader, writer) = tokio::io::split(server);
-        run(reader, writer, &Scripted(sender), limits, &budget, stopped.cancelled()).await
+        run(reader, writer, &service, limits, &budget, stopped.cancelled()).await
     });
-    Client { stream, begun, ended, stop }
+    Client { stream, begun, ended, stop, hung_up }
 }
 
 impl Client {
@@ -206,6 +215,18 @@ async fn what_was_read_before_garbage_is_answered() {
 }
 
 #[tokio::test]
+async fn the_service_is_told_that_the_client_hung_up_while_requests_are_under_way() {
+    let mut client = connect(LIMITS);
+    client.send(&metadata(1)).await;
+    let (_, settle) = client.begun().await;
+    assert!(!client.hung_up.is_cancelled());
+    client.stream.shutdown().await.expect("it is open");
+    client.hung_up.cancelled().await;
+    drop(settle);
+    assert!(matches!(client.ended().await, End::Frame(_)));
+}
+
+#[tokio::test]
 async fn an_unknown_version_of_api_versions_is_answered_and_the_connection_goes_on() {
     let mut client = connect(LIMITS);
     client.send(&[request(18, 99, 5, b"\0whatever"), metadata(6)].concat()).await;
@@ -342,6 +363,8 @@ impl Service for Locking {
         }
         .boxed()
     }
+
+    fn hung_up(&self) {}
 
     fn refuse(&self, _: &RequestError) -> Option<Frame> {
         None

@@ -6,6 +6,7 @@ use super::{instance, told};
 use crate::Broker;
 use crate::api::InTransaction;
 use millpond_log::transactions::TxnOutcome;
+use tokio_util::sync::CancellationToken;
 
 /// First version of clients whose transactions have an epoch each (KIP-890).
 const EPOCHS_SINCE: i16 = 5;
@@ -46,7 +47,8 @@ pub(in crate::front::kafka) async fn end(broker: &Broker, version: i16, request:
         Err(code) => return failed(code),
     };
     let epoch_per_transaction = version >= EPOCHS_SINCE;
-    let transaction = InTransaction { id: transactional_id.into(), epoch_per_transaction };
+    let transaction =
+        InTransaction { id: transactional_id.into(), epoch_per_transaction, hung_up: CancellationToken::new() };
     let outcome = if committed { TxnOutcome::Commit } else { TxnOutcome::Abort };
     let ended = broker.end_transaction(transaction, producer, outcome).await;
     match broker.counted("EndTxn", ended) {

@@ -7,6 +7,7 @@ use crate::Broker;
 use crate::api::{ApiError, InTransaction, TransactionOffsets};
 use millpond_core::groups::{Commit, CommitOffset};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId};
+use tokio_util::sync::CancellationToken;
 
 /// First version of clients that leave it to the brokers to add the group to the transaction (KIP-890).
 const ADDS_SINCE: i16 = 5;
@@ -62,6 +63,7 @@ responses! {
 /// Commits what can be committed, inside the transaction.
 pub(in crate::front::kafka) async fn commit(
     broker: &Broker,
+    hung_up: CancellationToken,
     version: i16,
     request: TxnOffsetCommitRequest,
 ) -> TxnOffsetCommitResponse {
@@ -101,7 +103,7 @@ pub(in crate::front::kafka) async fn commit(
                 offsets,
             };
             let id = transactional_id.as_str().into();
-            let transaction = InTransaction { id, epoch_per_transaction: version >= ADDS_SINCE };
+            let transaction = InTransaction { id, epoch_per_transaction: version >= ADDS_SINCE, hung_up };
             broker.commit_offsets_in_transaction(TransactionOffsets { transaction, producer, commit }).await
         }
         Err(code) => Err(ApiError::new(code, "there is no such producer")),

@@ -238,10 +238,26 @@ impl World {
         txn.answered = Some(outcome);
         let clean = client.writes.iter().all(|write| write.acknowledged);
         client.stage = Stage::Idle;
-        if !client.epoch_per_transaction && !clean {
-            // What was not acknowledged left a hole in its sequence: it needs another epoch.
-            self.recover(at);
+        if client.epoch_per_transaction || clean {
+            return;
         }
+        // What was not acknowledged may have left a hole in its sequence: it needs another epoch.
+        if self.random.percent(30) { self.recover(at) } else { self.number_anew(at) }
+    }
+
+    /// As librdkafka 2 does: what was not acknowledged is taken for not written, so that its sequence numbers are used again. At least the
+    /// connection that it was sent on is closed.
+    fn number_anew(&mut self, at: usize) {
+        self.hang_up_writes(at);
+        let client = &mut self.clients[at];
+        for pending in client.writes.iter().filter(|write| !write.acknowledged) {
+            if let (Place::Partition(partition), Some(batch)) = (pending.place, &pending.write.batch) {
+                let sequence = batch.producer().expect("all are producers'").base_sequence;
+                let next = client.next_sequence.entry(partition).or_default();
+                *next = sequence.min(*next);
+            }
+        }
+        self.tally.numbered_anew += 1;
     }
 
     /// Goes on as whom it was, if nobody has taken over.
@@ -329,6 +345,10 @@ impl World {
             Ok(()) | Err(ErrorCode::DuplicateSequenceNumber) => pending.acknowledged = true,
             Err(ErrorCode::NotEnoughReplicas | ErrorCode::OutOfOrderSequenceNumber) => {}
             Err(ErrorCode::InvalidProducerEpoch | ErrorCode::InvalidProducerIdMapping) => self.fenced(at),
+            Err(ErrorCode::UnknownProducerId) => {
+                self.tally.used_up += 1;
+                self.end_txn(at, Abort);
+            }
             Err(ErrorCode::TransactionAbortable | ErrorCode::InvalidTxnState) => self.end_txn(at, Abort),
             Err(code) => panic!("a write is answered {code:?}"),
         }

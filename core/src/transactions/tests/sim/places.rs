@@ -127,6 +127,14 @@ impl Partition {
         }
     }
 
+    /// What of this client waits to be verified is not appended any more (rule X3).
+    pub(super) fn give_up_held(&mut self, client: usize) {
+        self.held.retain(|_, held| {
+            held.retain(|(_, write)| write.client != client);
+            !held.is_empty()
+        });
+    }
+
     fn token(&mut self, waiting: Waiting) -> Token {
         self.next_token += 1;
         self.tokens.insert(Token(self.next_token), waiting);
@@ -201,6 +209,14 @@ pub(in super::super) struct Group {
 }
 
 impl Group {
+    /// As of a partition.
+    pub(super) fn give_up_held(&mut self, client: usize) {
+        self.held.retain(|_, (_, writes)| {
+            writes.retain(|write| write.client != client);
+            !writes.is_empty()
+        });
+    }
+
     pub(super) fn tell(&self) -> String {
         format!("pending {:?} held {:?}", self.pending, self.held.keys())
     }

@@ -1,0 +1,60 @@
+//! Kafka's TransactionalMessageCopier, as its own system tests use it: killed, and copying exactly once all the same.
+
+use super::archives_or_skip;
+use super::cluster::Cluster;
+use super::java::{Programs, Running};
+use super::records;
+use millpond_sdk::IsolationLevel;
+use std::path::Path;
+
+const TOPICS: &str = "org.apache.kafka.tools.TopicCommand";
+const PRODUCER: &str = "org.apache.kafka.tools.VerifiableProducer";
+const COPIER: &str = "org.apache.kafka.tools.TransactionalMessageCopier";
+
+const RECORDS: usize = 3000;
+
+/// It copies up to where the input ends as it starts, in small transactions, some of which it aborts and does again.
+fn copier(archives: &Path, cluster: &Cluster) -> Running {
+    let from =
+        ["--input-topic", "in", "--input-partition", "0", "--output-topic", "out", "--consumer-group", "copiers"];
+    let how = ["--transaction-size", "50", "--transactional-id", "copier", "--enable-random-aborts"];
+    let at = ["--use-group-metadata", "--broker-list", &cluster.bootstrap];
+    Running::start(archives, COPIER, &[&from[..], &how, &at].concat())
+}
+
+/// Waits until it has copied something and has not more left than that.
+async fn copies(copier: &mut Running, left: u64) {
+    copier.event("progress", |event| event["remaining"].as_u64().is_some_and(|remaining| remaining <= left)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactional_message_copier_copies_exactly_once_though_it_and_a_broker_are_killed() {
+    let archives =
+        archives_or_skip!("transactional_message_copier_copies_exactly_once_though_it_and_a_broker_are_killed");
+    let mut cluster = Cluster::fleet().await;
+    let mut programs = Programs::start(&archives, &cluster.bootstrap);
+    for topic in ["in", "out"] {
+        programs.tool(TOPICS, &["--create", "--topic", topic, "--replication-factor", "3"]).await;
+    }
+    let records = RECORDS.to_string();
+    let write = ["--bootstrap-server", &cluster.bootstrap, "--topic", "in", "--max-messages", &records];
+    let (status, said) = Running::start(&archives, PRODUCER, &write).ended().await;
+    assert!(status.success(), "{said:?}");
+
+    let mut first = copier(&archives, &cluster);
+    copies(&mut first, 2500).await;
+    first.kill().await;
+    let mut second = copier(&archives, &cluster);
+    copies(&mut second, 2000).await;
+    cluster.as_fleet().kill(1);
+    copies(&mut second, 1500).await;
+    cluster.as_fleet().restart(1).await;
+    let (status, said) = second.ended().await;
+    assert!(status.success(), "{said:?}");
+
+    let copied = records::read(&cluster.connect().await, "out", 1, IsolationLevel::ReadCommitted).await;
+    let copied: Vec<String> = copied.into_iter().map(|(_, value)| value).collect();
+    let expected: Vec<String> = (0..RECORDS).map(|number| number.to_string()).collect();
+    assert!(copied == expected, "{} of {RECORDS} records", copied.len());
+    cluster.stop().await;
+}
