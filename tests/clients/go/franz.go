@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -13,14 +15,23 @@ type franz struct {
 	bootstrap string
 	client    *kgo.Client
 	admin     *kadm.Client
+	// balancing says who decides in a group, and how.
+	balancing []kgo.Opt
 }
 
-func newFranz(bootstrap string) (*franz, error) {
+func newFranz(bootstrap, promise string) (*franz, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return nil, err
 	}
-	return &franz{bootstrap, client, kadm.NewClient(client)}, nil
+	balancing := []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}
+	switch promise {
+	case "consumer":
+		balancing = append(balancing, kgo.ServerSideBalancer())
+	case "cooperative":
+		balancing = []kgo.Opt{kgo.Balancers(kgo.CooperativeStickyBalancer())}
+	}
+	return &franz{bootstrap, client, kadm.NewClient(client), balancing}, nil
 }
 
 func (f *franz) create(ctx context.Context) error {
@@ -43,7 +54,7 @@ type franzMember struct {
 	ended  chan struct{}
 }
 
-func (f *franz) join(seen *account) (member, error) {
+func (f *franz) join(seen *account, instance string) (member, error) {
 	owned := map[int32]bool{}
 	tell := func() {
 		all := make([]int32, 0, len(owned))
@@ -64,7 +75,11 @@ func (f *franz) join(seen *account) (member, error) {
 		}
 		tell()
 	}
-	client, err := kgo.NewClient(
+	options := f.balancing
+	if instance != "" {
+		options = append(options, kgo.InstanceID(instance))
+	}
+	client, err := kgo.NewClient(append(options,
 		kgo.SeedBrokers(f.bootstrap),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
@@ -74,7 +89,7 @@ func (f *franz) join(seen *account) (member, error) {
 		kgo.OnPartitionsAssigned(given),
 		kgo.OnPartitionsRevoked(taken),
 		kgo.OnPartitionsLost(taken),
-	)
+	)...)
 	if err != nil {
 		return nil, err
 	}
@@ -108,4 +123,33 @@ func (f *franz) committed(ctx context.Context) (map[int32]int64, error) {
 	offsets := map[int32]int64{}
 	fetched.Each(func(found kadm.OffsetResponse) { offsets[found.Partition] = found.At })
 	return offsets, fetched.Error()
+}
+
+func (f *franz) groups(ctx context.Context) ([]string, error) {
+	listed, err := f.admin.ListGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, name := range listed.Groups() {
+		if listed[name].GroupType == "consumer" {
+			described, err := f.admin.DescribeConsumerGroups(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, fmt.Sprint(name, " ", described[name].State, " ", len(described[name].Members)))
+			continue
+		}
+		described, err := f.admin.DescribeGroups(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, fmt.Sprint(name, " ", described[name].State, " ", len(described[name].Members)))
+	}
+	return found, nil
+}
+
+func (f *franz) deleteGroup(ctx context.Context) error {
+	deleted, err := f.admin.DeleteGroup(ctx, group)
+	return errors.Join(err, deleted.Err)
 }

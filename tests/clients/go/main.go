@@ -1,7 +1,8 @@
 // Clients in Go, one promise a run: two members of a group share, one leaves, the other goes on where it was; records come back as they were
-// sent; topics are looked after.
+// sent; topics are looked after; transactions are seen whole or not at all.
 //
-// groups franz|sarama HOST:PORT [records|topics]. Ends 0 only if that held, and says so in one line.
+// groups franz|sarama HOST:PORT [records|topics|static|transactions], for franz also cooperative|consumer. Ends 0 only if that held, and says
+// so in one line.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"sync"
@@ -35,9 +37,13 @@ type member interface {
 type client interface {
 	create(ctx context.Context) error
 	produce(ctx context.Context, from, to int) error
-	join(seen *account) (member, error)
+	// join joins the group, as the static member of this name if there is one.
+	join(seen *account, instance string) (member, error)
 	// committed gives the group's offsets by partition.
 	committed(ctx context.Context) (map[int32]int64, error)
+	// groups lists all groups, described as `NAME STATE MEMBERS`.
+	groups(ctx context.Context) ([]string, error)
+	deleteGroup(ctx context.Context) error
 }
 
 // account keeps what a member owns and has read. What is noted wakes whoever waits.
@@ -47,18 +53,31 @@ type account struct {
 	owned   []int32
 	read    []int
 	next    map[int32]int64
+	// changes counts how often it was told what it owns, and lost what was taken from it.
+	changes int
+	lost    int
 }
 
 func newAccounts() (*account, *account) {
 	lock := &sync.Mutex{}
-	changed := sync.NewCond(lock)
-	one := func() *account { return &account{lock: lock, changed: changed, next: map[int32]int64{}} }
-	return one(), one()
+	one := &account{lock: lock, changed: sync.NewCond(lock), next: map[int32]int64{}}
+	return one, one.beside()
+}
+
+// beside makes the account of one more member.
+func (a *account) beside() *account {
+	return &account{lock: a.lock, changed: a.changed, next: map[int32]int64{}}
 }
 
 func (a *account) owns(owned []int32) {
 	a.lock.Lock()
 	defer a.lock.Unlock()
+	a.changes++
+	for _, before := range a.owned {
+		if !slices.Contains(owned, before) {
+			a.lost++
+		}
+	}
 	a.owned = append([]int32(nil), owned...)
 	sort.Slice(a.owned, func(i, j int) bool { return a.owned[i] < a.owned[j] })
 	a.changed.Broadcast()
@@ -128,9 +147,9 @@ func share(ctx context.Context, client client) {
 	must(client.create(ctx))
 	must(client.produce(ctx, 0, records))
 	a, b := newAccounts()
-	first, err := client.join(a)
+	first, err := client.join(a, "")
 	must(err)
-	second, err := client.join(b)
+	second, err := client.join(b, "")
 	must(err)
 	a.until("a fair share", func() bool { return len(a.owned) == 2 && len(b.owned) == 2 })
 	// What one has read before the other came is read again: it was not committed.
@@ -155,22 +174,72 @@ func share(ctx context.Context, client client) {
 	committed, err := client.committed(ctx)
 	must(err)
 	expect("offsets", committed, map[int32]int64{0: 2 * each, 1: 2 * each, 2: 2 * each, 3: 2 * each})
+	found, err := client.groups(ctx)
+	must(err)
+	expect("groups", found, []string{group + " Stable 1"})
+	must(first.leave())
+	must(client.deleteGroup(ctx))
+	found, err = client.groups(ctx)
+	must(err)
+	expect("groups", len(found), 0)
+}
+
+// cooperative has a second member come, for which the first gives up no more than the second gets.
+func cooperative(ctx context.Context, client client) {
+	must(client.create(ctx))
+	a, b := newAccounts()
+	first, err := client.join(a, "")
+	must(err)
+	a.until("all partitions", func() bool { return len(a.owned) == partitions })
+	second, err := client.join(b, "")
+	must(err)
+	a.until("a fair share", func() bool { return len(a.owned) == 2 && len(b.owned) == 2 })
+	expect("given up", a.lost, 2)
+	must(second.leave())
+	a.until("all partitions", func() bool { return len(a.owned) == partitions })
+	expect("given up", a.lost, 2)
+	must(first.leave())
+}
+
+// static has a member come back under its name: it has what it had, and the other notices nothing.
+func static(ctx context.Context, client client) {
+	must(client.create(ctx))
+	a, b := newAccounts()
+	first, err := client.join(a, "one")
+	must(err)
+	second, err := client.join(b, "two")
+	must(err)
+	a.until("a fair share", func() bool { return len(a.owned) == 2 && len(b.owned) == 2 })
+	had, changes := b.owned, a.changes
+	must(second.leave())
+	again := a.beside()
+	third, err := client.join(again, "two")
+	must(err)
+	a.until("a share", func() bool { return len(again.owned) == 2 })
+	expect("share", again.owned, had)
+	expect("changes", a.changes, changes)
+	must(third.leave())
 	must(first.leave())
 }
 
 func main() {
 	if len(os.Args) < 3 || len(os.Args) > 4 {
-		fail(fmt.Errorf("use groups franz|sarama HOST:PORT [records|topics]"))
+		fail(fmt.Errorf("use groups franz|sarama HOST:PORT [PROMISE]"))
+	}
+	promise := "share"
+	if len(os.Args) == 4 {
+		promise = os.Args[3]
 	}
 	var chosen interface {
 		client
 		rounder
+		transactor
 	}
 	var refusal refusals
 	var err error
 	switch os.Args[1] {
 	case "franz":
-		chosen, err = newFranz(os.Args[2])
+		chosen, err = newFranz(os.Args[2], promise)
 		refusal = franzRefusals
 	case "sarama":
 		chosen, err = newSarama(os.Args[2])
@@ -179,14 +248,20 @@ func main() {
 		err = fmt.Errorf("no client %q", os.Args[1])
 	}
 	must(err)
-	ctx, promise := context.Background(), "share"
-	if len(os.Args) == 4 {
-		promise = os.Args[3]
-	}
+	ctx := context.Background()
 	switch promise {
-	case "share":
+	case "share", "consumer":
 		share(ctx, chosen)
-		fmt.Println("share holds")
+		fmt.Println(promise, "holds")
+	case "cooperative":
+		cooperative(ctx, chosen)
+		fmt.Println("cooperative holds")
+	case "static":
+		static(ctx, chosen)
+		fmt.Println("static holds")
+	case "transactions":
+		transactionsHold(ctx, chosen)
+		fmt.Println("transactions hold")
 	case "records":
 		recordsHold(ctx, chosen)
 		fmt.Println("records hold")

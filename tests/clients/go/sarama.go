@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -56,8 +57,10 @@ type saramaMember struct {
 	ended   chan struct{}
 }
 
-func (s *saramaClient) join(seen *account) (member, error) {
-	joined, err := sarama.NewConsumerGroup(s.brokers, group, s.config)
+func (s *saramaClient) join(seen *account, instance string) (member, error) {
+	config := *s.config
+	config.Consumer.Group.InstanceId = instance
+	joined, err := sarama.NewConsumerGroup(s.brokers, group, &config)
 	if err != nil {
 		return nil, err
 	}
@@ -125,3 +128,21 @@ func (s *saramaClient) committed(context.Context) (map[int32]int64, error) {
 	}
 	return offsets, nil
 }
+
+func (s *saramaClient) groups(context.Context) ([]string, error) {
+	listed, err := s.admin.ListConsumerGroups()
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for name := range listed {
+		described, err := s.admin.DescribeConsumerGroups([]string{name})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, fmt.Sprint(name, " ", described[0].State, " ", len(described[0].Members)))
+	}
+	return found, nil
+}
+
+func (s *saramaClient) deleteGroup(context.Context) error { return s.admin.DeleteConsumerGroup(group) }

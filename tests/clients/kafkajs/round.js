@@ -4,6 +4,7 @@
 
 const { CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
 const { randomBytes } = require('crypto')
+require('./codecs')
 
 const RECORDS = 300
 const FIRST_TIME = 1700000000000
@@ -68,7 +69,7 @@ const roundTrip = async (admin, topic, sent, { compression, idempotent }) => {
 
 const records = async admin => {
   const sent = Array.from({ length: RECORDS }, (_, number) => some(number))
-  for (const compression of [CompressionTypes.None, CompressionTypes.GZIP]) {
+  for (const compression of Object.values(CompressionTypes)) {
     for (const idempotent of [false, true]) {
       const topic = `${compression}-${idempotent}`
       await admin.createTopics({ topics: [{ topic, numPartitions: 1 }] })

@@ -57,8 +57,8 @@ pub fn kafka_request_seeds() -> Vec<Seed> {
     seeds.push(("OffsetCommit-topic-id".to_owned(), frame(Api::OffsetCommit, 10, commit)));
     seeds.push(("ConsumerGroupHeartbeat-owned".to_owned(), frame(Api::ConsumerGroupHeartbeat, 1, owned)));
     seeds.push(("Metadata-short-names".to_owned(), frame(Api::Metadata, 9, &short_names)));
-    // With no more behind it, it would take too much memory for its size.
-    let followed = [&short_names[..], &[0xff; 64]].concat();
+    // With less behind them they would take too much memory for their size.
+    let followed = [&[0xd9, 0x04][..], &[2, b'a', 0].repeat(600), &[1, 0, 0, 0], &[0xff; 64]].concat();
     seeds.push(("Metadata-short-names-and-more".to_owned(), frame(Api::Metadata, 9, &followed)));
     // A name may be null here: 2 bytes for a topic that takes 48.
     seeds.push(("refused-no-names".to_owned(), frame(Api::Metadata, 9, &no_names)));

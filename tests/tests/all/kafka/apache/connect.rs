@@ -20,8 +20,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(dir: &Path, bootstrap: &str) -> Worker {
-        let at = dir.display();
+    fn new(dir: &Path, cluster: &Cluster) -> Worker {
+        let (at, bootstrap, replicas) = (dir.display(), &cluster.bootstrap, cluster.size);
         let worker = format!(
             "bootstrap.servers={bootstrap}\n\
              key.converter=org.apache.kafka.connect.storage.StringConverter\n\
@@ -31,8 +31,11 @@ impl Worker {
              listeners=http://127.0.0.1:0\n\
              plugin.discovery=service_load\n"
         );
-        let source =
-            format!("name=source\nconnector.class=FileStreamSource\ntasks.max=1\nfile={at}/in\ntopic=connected\n");
+        // Connect makes the topic, since brokers may not.
+        let source = format!(
+            "name=source\nconnector.class=FileStreamSource\ntasks.max=1\nfile={at}/in\ntopic=connected\n\
+             topic.creation.default.partitions=1\ntopic.creation.default.replication.factor={replicas}\n"
+        );
         // The same member comes back, so that nobody waits for the one before.
         let sink = format!(
             "name=sink\nconnector.class=FileStreamSink\ntasks.max=1\nfile={at}/out\ntopics=connected\n\
@@ -72,7 +75,7 @@ impl Worker {
 
 async fn lines_go_through(archives: &Path, cluster: Cluster) {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let worker = Worker::new(dir.path(), &cluster.bootstrap);
+    let worker = Worker::new(dir.path(), &cluster);
     worker.write("one\ntwo\n");
     let running = Running::start(archives, STANDALONE, &worker.files);
     assert_eq!(worker.read(2).await, "one\ntwo\n");
@@ -87,7 +90,13 @@ async fn lines_go_through(archives: &Path, cluster: Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connect_carries_lines_from_file_to_file_and_goes_on_where_it_was() {
-    let archives = archives_or_skip!("connect_carries_lines_from_file_to_file_and_goes_on_where_it_was");
+async fn connect_carries_lines_through_one_broker_and_goes_on_where_it_was() {
+    let archives = archives_or_skip!("connect_carries_lines_through_one_broker_and_goes_on_where_it_was");
     lines_go_through(&archives, Cluster::dev()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_carries_lines_through_three_brokers_and_goes_on_where_it_was() {
+    let archives = archives_or_skip!("connect_carries_lines_through_three_brokers_and_goes_on_where_it_was");
+    lines_go_through(&archives, Cluster::fleet().await).await;
 }

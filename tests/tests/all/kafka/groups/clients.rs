@@ -43,8 +43,16 @@ promises! {
         Program::KafkaJs("groups.js"), ["@"], "share holds";
     franz_go_members_share_a_topic_and_go_on_where_others_were:
         Program::Go, ["franz", "@"], "share holds";
+    franz_go_members_of_a_consumer_group_share_a_topic_and_go_on_where_others_were:
+        Program::Go, ["franz", "@", "consumer"], "consumer holds";
+    franz_go_cooperative_member_never_gives_up_what_it_keeps:
+        Program::Go, ["franz", "@", "cooperative"], "cooperative holds";
+    franz_go_static_member_comes_back_unnoticed:
+        Program::Go, ["franz", "@", "static"], "static holds";
     sarama_members_share_a_topic_and_go_on_where_others_were:
         Program::Go, ["sarama", "@"], "share holds";
+    sarama_static_member_comes_back_unnoticed:
+        Program::Go, ["sarama", "@", "static"], "static holds";
     java_members_share_a_topic_and_go_on_where_others_were:
         Program::Java("Groups.java"), ["@", "share", "classic"], "share (classic) holds";
     java_cooperative_member_never_gives_up_what_it_keeps:

@@ -1,6 +1,7 @@
 //! Transactions by real clients: what is committed is seen, nothing that was aborted or is open; older producers are fenced.
 
 use super::super::wire::Served;
+use crate::kafka::programs::{Program, promises};
 use millpond_tests::brokers::TestBrokers;
 use millpond_tests::tools::{Tool, repository, skip};
 use object_store::memory::InMemory;
@@ -9,6 +10,15 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
+
+promises! {
+    kafkajs_commits_and_aborts_and_is_fenced:
+        Program::KafkaJs("transactions.js"), ["@"], "transactions hold";
+    franz_go_commits_and_aborts_and_is_fenced:
+        Program::Go, ["franz", "@", "transactions"], "transactions hold";
+    sarama_commits_and_aborts_and_is_fenced:
+        Program::Go, ["sarama", "@", "transactions"], "transactions hold";
+}
 
 /// Runs a program of real clients against these brokers; what it says in the end.
 async fn run(python: &Path, script: &str, bootstrap: &str, more: &[&str]) -> String {
