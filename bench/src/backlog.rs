@@ -1,6 +1,7 @@
 //! How long a group takes for a backlog of half an hour while records go on coming, beside the arithmetic of a capacity plan: what waits,
 //! divided by what the group reads in a second when nothing comes, less what comes. Hot, as the brokers hold it once it was written; and
 //! cold, out of the object store, by brokers that have nothing in their caches. Every record of the backlog must be read.
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use crate::Result;
 use crate::bare::{files, forget};

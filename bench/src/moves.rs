@@ -3,13 +3,15 @@
 //! long at most, and the same within a fifth, whatever is retained.
 
 use crate::Result;
-use crate::bare::{Watch, copy_seconds, wait};
+use crate::bare::{Watch, copy_seconds, touch_memory, wait};
 use crate::millpond::Dev;
 use crate::tally::{median, ratios};
+use millpond_sdk::{Admin, BrokerId, Client};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 
 const BROKERS: usize = 3;
 const ROUNDS: usize = 9;
@@ -30,18 +32,25 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A move that takes longer is stuck.
 const STUCK_MS: f64 = 60_000.0;
 
+/// Pause between looks at a move: they are not to take from the brokers what the copy has for itself.
+const LOOK: Duration = Duration::from_millis(2);
+
 pub(crate) fn run(dir: &Path) -> Result<()> {
     let dev = Dev::start_fleet(&dir.join("fleet"), BROKERS)?;
     let create = ["topic", "create", "bench", "--replication-factor", "1", "--config", "min.insync.replicas=1"];
     // Nothing is uploaded but what is asked for, and nothing expires.
     let settings = ["--config", "segment.ms=86400000", "--config", "retention.ms=-1"];
     dev.run(&[&create[..], &settings].concat())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = runtime.block_on(Client::connect(&dev.bootstrap()))?;
+    let from_outside = Outside { runtime, admin: Admin::new(&client) };
     println!("| retained | move ms | copy + fsync ms | ratio | rounds |\n|---|---|---|---|---|");
     let mut held = 0;
     for retained in RETAINED {
         fill(&dev, retained - held)?;
+        touch_memory()?;
         held = retained;
-        measure(&dev, dir, retained)?;
+        measure(&dev, &from_outside, dir, retained)?;
     }
     dev.stop()
 }
@@ -58,13 +67,13 @@ fn produce(dev: &Dev, records: u64) -> Result<()> {
     Ok(())
 }
 
-fn measure(dev: &Dev, dir: &Path, retained: u64) -> Result<()> {
+fn measure(dev: &Dev, outside: &Outside, dir: &Path, retained: u64) -> Result<()> {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let before = with_tail(dev)?;
         let tail = before["tail_bytes"].as_u64().ok_or("a partition without a tail")?;
         let to = (before["leader"].as_u64().ok_or("a partition without leader")? + 1) % BROKERS as u64;
-        ours.push(move_ms(dev, to)?);
+        ours.push(outside.move_ms(BrokerId(u32::try_from(to)?))?);
         let source = dir.join("source");
         fs::write(&source, incompressible(usize::try_from(tail)?))?;
         bare.push(copy_seconds(&source, &dir.join("copy"))? * 1e3);
@@ -109,17 +118,29 @@ fn partition(dev: &Dev) -> Result<Value> {
     Ok(dev.json(&["topic", "describe", "bench"])?["partitions"][0].clone())
 }
 
-/// Milliseconds from the command to the moment when the record says that it is done. Seen from outside, by asking again and again.
-fn move_ms(dev: &Dev, to: u64) -> Result<f64> {
-    let watch = Watch::begin();
-    dev.run(&["partition", "move", "bench:0", "--to", &to.to_string()])?;
-    loop {
-        let now = partition(dev)?;
-        if now["leader"] == to && now["replicas"] == serde_json::json!([to]) {
-            return Ok(watch.ms());
-        }
-        if watch.ms() > STUCK_MS {
-            return Err(format!("the partition does not move to {to}: {now}").into());
-        }
+/// An operator, connected.
+struct Outside {
+    runtime: Runtime,
+    admin: Admin,
+}
+
+impl Outside {
+    /// Milliseconds from the request to the moment when the record says that it is done. Seen from outside, by asking again and again.
+    fn move_ms(&self, to: BrokerId) -> Result<f64> {
+        self.runtime.block_on(async {
+            let watch = Watch::begin();
+            self.admin.move_partition("bench", 0, &[to]).await?;
+            loop {
+                let topic = self.admin.describe_topic("bench").await?;
+                let now = &topic.partitions[0];
+                if now.leader == Some(to) && now.replicas == [to] {
+                    return Ok(watch.ms());
+                }
+                if watch.ms() > STUCK_MS {
+                    return Err(format!("the partition does not move to {to}: {now:?}").into());
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        })
     }
 }
