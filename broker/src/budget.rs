@@ -32,6 +32,12 @@ const TOLD_AT_ONCE: usize = 16;
 /// Parts of the answers' memory that one answer may take: one.
 const ANSWER_PARTS: usize = 8;
 
+/// Lists that are made at once. Each is work for a processor, and waits for nothing but room.
+const LISTS_AT_ONCE: usize = 16;
+
+/// What sessions may hold is this part of the answers' memory, beside it.
+const SESSION_PARTS: usize = 4;
+
 /// What the doors may hold. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
@@ -39,8 +45,12 @@ pub(crate) struct Budget {
     pub(crate) small_requests: Pool,
     /// For larger ones.
     pub(crate) large_requests: Pool,
-    /// For batches that were read and not yet sent.
+    /// For batches that were read, and for answers of other kinds that are more than a few bytes, until they are sent.
     pub(crate) answers: Pool,
+    /// Places for lists that are being made: how large one is shows when it is there, and only then takes room of the answers.
+    pub(crate) lists: Pool,
+    /// For what sessions of readers remember of their partitions.
+    pub(crate) sessions: Pool,
 }
 
 /// A number of bytes to be held at once.
@@ -58,7 +68,13 @@ impl Budget {
     /// One half of `request_bytes` is for small requests, the other for large ones.
     pub(crate) fn new(request_bytes: usize, answer_bytes: usize) -> Budget {
         let half = request_bytes / 2;
-        Budget { small_requests: Pool::new(half), large_requests: Pool::new(half), answers: Pool::new(answer_bytes) }
+        Budget {
+            small_requests: Pool::new(half),
+            large_requests: Pool::new(half),
+            answers: Pool::new(answer_bytes),
+            lists: Pool::new(LISTS_AT_ONCE),
+            sessions: Pool::new(answer_bytes / SESSION_PARTS),
+        }
     }
 
     /// What requests hold now, in bytes.
@@ -99,7 +115,8 @@ impl Pool {
         Held(Some(Arc::clone(&self.free).acquire_many_owned(permits).await.expect("it is never closed")))
     }
 
-    fn try_take(&self, bytes: usize) -> Option<Held> {
+    /// Takes `bytes`, or all there is if that is less, if they are free now.
+    pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
         match Arc::clone(&self.free).try_acquire_many_owned(self.permits(bytes)) {
             Ok(permit) => Some(Held(Some(permit))),
             Err(TryAcquireError::NoPermits) => None,

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 pub use millpond_core::groups::GroupLimits;
 
+/// Most partitions of one topic. Each costs some memory on its brokers; ten thousand is what a cluster is measured with.
+pub const PARTITIONS_MAX: u32 = 10_000;
+
 /// Settings of one broker.
 #[derive(Clone, Debug)]
 pub struct Config {

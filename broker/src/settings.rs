@@ -191,13 +191,13 @@ fn told(config: &Config, brokers: usize, advertised: Advertised<'_>) -> Vec<Brok
             "group.initial.rebalance.delay.ms",
             Int,
             &|config| config.groups.initial_rebalance_delay_ms.to_string(),
-            "How long the first rebalance of a classic group waits for more members.",
+            "How long the first rebalance of a classic group waits for more members: `--group-initial-rebalance-delay`.",
         ),
         flag(
             "group.max.session.timeout.ms",
             Int,
             &|config| config.groups.classic_session_timeout_ms.1.to_string(),
-            "Longest session timeout that a classic member may ask for.",
+            "Longest session timeout that a classic member may ask for: `--group-max-session-timeout`.",
         ),
         flag(
             "group.max.size",
@@ -209,7 +209,7 @@ fn told(config: &Config, brokers: usize, advertised: Advertised<'_>) -> Vec<Brok
             "group.min.session.timeout.ms",
             Int,
             &|config| config.groups.classic_session_timeout_ms.0.to_string(),
-            "Shortest session timeout that a classic member may ask for.",
+            "Shortest session timeout that a classic member may ask for: `--group-min-session-timeout`.",
         ),
         set(
             "listeners",
@@ -224,7 +224,7 @@ fn told(config: &Config, brokers: usize, advertised: Advertised<'_>) -> Vec<Brok
             "num.partitions",
             Int,
             &|config| config.default_partitions.to_string(),
-            "Partitions of a topic that is created without a number.",
+            "Partitions of a topic that is created without a number: `--num-partitions`.",
         ),
         flag(
             "offset.metadata.max.bytes",

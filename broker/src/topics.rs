@@ -3,6 +3,7 @@
 use crate::api::{ApiError, NewPartitions, NewTopic, TopicDescription, TopicMade, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{PartitionHandle, Topic};
+use crate::config::PARTITIONS_MAX;
 use crate::loss;
 use crate::placement::{Hosts, Wanted};
 use crate::tier::TierRequest;
@@ -19,9 +20,6 @@ use tokio::sync::oneshot;
 
 /// Longest wait until this broker serves what the metadata store has taken in.
 const SERVED_WAIT_MAX: Duration = Duration::from_secs(5);
-
-/// Most partitions of one topic. Each costs some memory on its brokers; ten thousand is what a cluster is measured with.
-const PARTITIONS_MAX: u32 = 10_000;
 
 impl Broker {
     /// All topics, by name.

@@ -10,6 +10,7 @@ use crate::{output, store};
 use millpond_broker::api::BrokerDescription;
 use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::{Components, Config, StartError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,7 @@ impl Launch {
             object_store = self.objects,
             "starting"
         );
+        open_many_files();
         let mut shutdown = Shutdown::listen()?;
         let metadata = self.metadata.open(&self.cluster).await?;
         let components = Components {
@@ -69,6 +71,14 @@ impl Launch {
             ended = ended => ended.doing("the broker did not end well")?,
         }
         metadata.close().await
+    }
+}
+
+/// Raises the limit of open files to the most that is allowed: the usual 1024 are fewer than the connections of one door.
+fn open_many_files() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::secret::{self, Written};
 use crate::telemetry::{TelemetrySettings, holds_credentials};
 use crate::units::{ByteCount, Span};
 use listeners::NamedListener;
-use millpond_broker::config::{DoorTls, GroupLimits, InternalTls};
+use millpond_broker::config::{DoorTls, GroupLimits, InternalTls, PARTITIONS_MAX};
 use millpond_broker::secret::Secret;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -129,6 +129,18 @@ pub(crate) struct Settings {
     /// How often it is to be heard; Kafka's group.consumer.heartbeat.interval.ms [default: 3s]
     #[arg(long, env = "MILLPOND_GROUP_HEARTBEAT_INTERVAL", value_name = "TIME")]
     pub(crate) group_heartbeat_interval: Option<Span>,
+    /// Shortest session timeout that members of classic groups may ask for; Kafka's group.min.session.timeout.ms [default: 6s]
+    #[arg(long, env = "MILLPOND_GROUP_MIN_SESSION_TIMEOUT", value_name = "TIME")]
+    pub(crate) group_min_session_timeout: Option<Span>,
+    /// Longest session timeout that they may ask for; Kafka's group.max.session.timeout.ms [default: 30m]
+    #[arg(long, env = "MILLPOND_GROUP_MAX_SESSION_TIMEOUT", value_name = "TIME")]
+    pub(crate) group_max_session_timeout: Option<Span>,
+    /// How long the first rebalance of a classic group waits for more members; Kafka's group.initial.rebalance.delay.ms [default: 3s]
+    #[arg(long, env = "MILLPOND_GROUP_INITIAL_REBALANCE_DELAY", value_name = "TIME")]
+    pub(crate) group_initial_rebalance_delay: Option<Span>,
+    /// Partitions of a topic that is created without a number; Kafka's num.partitions [default: 1]
+    #[arg(long, env = "MILLPOND_NUM_PARTITIONS", value_name = "N")]
+    pub(crate) num_partitions: Option<u32>,
     /// Create a topic when somebody writes to it or asks for it; Kafka's auto.create.topics.enable [default: false]
     #[arg(long, env = "MILLPOND_AUTO_CREATE_TOPICS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) auto_create_topics: Option<bool>,
@@ -173,6 +185,7 @@ pub(crate) struct Resolved {
     pub(crate) cache_disk: Option<ByteCount>,
     pub(crate) wal_bytes: Option<ByteCount>,
     pub(crate) groups: GroupLimits,
+    pub(crate) num_partitions: Option<u32>,
     pub(crate) auto_create_topics: bool,
 }
 
@@ -253,6 +266,10 @@ impl Settings {
             wal_bytes: self.wal_bytes.or(other.wal_bytes),
             group_session_timeout: self.group_session_timeout.or(other.group_session_timeout),
             group_heartbeat_interval: self.group_heartbeat_interval.or(other.group_heartbeat_interval),
+            group_min_session_timeout: self.group_min_session_timeout.or(other.group_min_session_timeout),
+            group_max_session_timeout: self.group_max_session_timeout.or(other.group_max_session_timeout),
+            group_initial_rebalance_delay: self.group_initial_rebalance_delay.or(other.group_initial_rebalance_delay),
+            num_partitions: self.num_partitions.or(other.num_partitions),
             auto_create_topics: self.auto_create_topics.or(other.auto_create_topics),
             insecure: self.insecure.or(other.insecure),
         }
@@ -278,6 +295,13 @@ impl Settings {
             user: self.etcd_user,
             password_file: self.etcd_password_file,
         };
+        let spans = GroupSpans {
+            session: self.group_session_timeout,
+            heartbeat: self.group_heartbeat_interval,
+            min_session: self.group_min_session_timeout,
+            max_session: self.group_max_session_timeout,
+            initial_delay: self.group_initial_rebalance_delay,
+        };
         let metadata = self.metadata.ok_or_else(|| missing("metadata", "etcd://HOST:PORT or embedded:DIR"))?;
         Ok(Resolved {
             id: self.id.as_deref().map_or(Ok(None), id)?,
@@ -296,7 +320,8 @@ impl Settings {
             cache_memory: self.cache_memory,
             cache_disk: self.cache_disk,
             wal_bytes: self.wal_bytes,
-            groups: groups(self.group_session_timeout, self.group_heartbeat_interval)?,
+            groups: groups(spans)?,
+            num_partitions: self.num_partitions.map(num_partitions).transpose()?,
             // Section 8 of the defaults: topics come into being by themselves in `dev` only.
             auto_create_topics: self.auto_create_topics.unwrap_or(false),
         })
@@ -318,21 +343,53 @@ pub(crate) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// How long members of groups may be silent, and how often they are to be heard: three times a session at least.
-fn groups(session: Option<Span>, heartbeat: Option<Span>) -> Result<GroupLimits, Failure> {
+/// What was said of the times of groups.
+struct GroupSpans {
+    session: Option<Span>,
+    heartbeat: Option<Span>,
+    min_session: Option<Span>,
+    max_session: Option<Span>,
+    initial_delay: Option<Span>,
+}
+
+/// How long members of groups may be silent, and how often they are to be heard: three times a session at least. In classic groups
+/// each member says the first itself, within bounds.
+fn groups(spans: GroupSpans) -> Result<GroupLimits, Failure> {
     let defaults = GroupLimits::default();
-    let ms = |span: Option<Span>, default: u32| span.map_or(Ok(default), |span| u32::try_from(span.0.as_millis()));
-    let wrong = || {
-        Failure::usage(
-            "--group-session-timeout is at least three times --group-heartbeat-interval, which is at least 100ms",
-        )
+    // Kafka's clients know these times as 31 bits.
+    let ms = |span: Option<Span>, default: u32, wrong: &'static str| match span {
+        None => Ok(default),
+        Some(span) => i32::try_from(span.0.as_millis()).map(i32::cast_unsigned).map_err(|_| Failure::usage(wrong)),
     };
-    let session_timeout_ms = ms(session, defaults.session_timeout_ms).map_err(|_| wrong())?;
-    let heartbeat_interval_ms = ms(heartbeat, defaults.heartbeat_interval_ms).map_err(|_| wrong())?;
+    let wrong = "--group-session-timeout is at least three times --group-heartbeat-interval, which is at least 100ms";
+    let session_timeout_ms = ms(spans.session, defaults.session_timeout_ms, wrong)?;
+    let heartbeat_interval_ms = ms(spans.heartbeat, defaults.heartbeat_interval_ms, wrong)?;
     if heartbeat_interval_ms < 100 || session_timeout_ms / 3 < heartbeat_interval_ms {
-        return Err(wrong());
+        return Err(Failure::usage(wrong));
     }
-    Ok(GroupLimits { session_timeout_ms, heartbeat_interval_ms, ..defaults })
+    let wrong =
+        "--group-min-session-timeout is at least 1ms, and at most --group-max-session-timeout, which is at most 24d";
+    let (least_ms, most_ms) = defaults.classic_session_timeout_ms;
+    let classic_session_timeout_ms = (ms(spans.min_session, least_ms, wrong)?, ms(spans.max_session, most_ms, wrong)?);
+    if classic_session_timeout_ms.0 == 0 || classic_session_timeout_ms.0 > classic_session_timeout_ms.1 {
+        return Err(Failure::usage(wrong));
+    }
+    let wrong = "--group-initial-rebalance-delay is at most 24d";
+    let initial_rebalance_delay_ms = ms(spans.initial_delay, defaults.initial_rebalance_delay_ms, wrong)?;
+    Ok(GroupLimits {
+        session_timeout_ms,
+        heartbeat_interval_ms,
+        classic_session_timeout_ms,
+        initial_rebalance_delay_ms,
+        ..defaults
+    })
+}
+
+fn num_partitions(number: u32) -> Result<u32, Failure> {
+    match number {
+        1..=PARTITIONS_MAX => Ok(number),
+        _ => Err(Failure::usage(format!("--num-partitions is 1 to {PARTITIONS_MAX}, not {number}"))),
+    }
 }
 
 fn missing(flag: &str, what: &str) -> Failure {
@@ -557,5 +614,29 @@ mod tests {
             "--kafka-advertise",
         );
         check(|settings| settings.grpc_advertise = Some("host".to_owned()), "not HOST:PORT");
+        check(|settings| settings.num_partitions = Some(0), "1 to 10000");
+        check(|settings| settings.num_partitions = Some(10_001), "1 to 10000");
+        let span = |text: &str| -> Option<Span> { Some(text.parse().expect("a time")) };
+        let groups = |change: &dyn Fn(&mut Settings)| {
+            let mut settings = least();
+            change(&mut settings);
+            settings.resolve().map(|resolved| resolved.groups).map_err(|failure| failure.to_string())
+        };
+        let refused = |change: &dyn Fn(&mut Settings)| groups(change).expect_err("it cannot work");
+        assert!(refused(&|settings| settings.group_min_session_timeout = span("31m")).contains("--group-max"));
+        assert!(refused(&|settings| settings.group_max_session_timeout = span("5s")).contains("--group-max"));
+        assert!(refused(&|settings| settings.group_min_session_timeout = span("0s")).contains("1ms"));
+        assert!(refused(&|settings| settings.group_max_session_timeout = span("25d")).contains("24d"));
+        assert!(refused(&|settings| settings.group_initial_rebalance_delay = span("25d")).contains("24d"));
+        let set = groups(&|settings| {
+            settings.group_min_session_timeout = span("1s");
+            settings.group_max_session_timeout = span("2s");
+            settings.group_initial_rebalance_delay = span("0s");
+        });
+        let expected = (1_000, 2_000);
+        assert_eq!(
+            set.map(|limits| (limits.classic_session_timeout_ms, limits.initial_rebalance_delay_ms)),
+            Ok((expected, 0))
+        );
     }
 }

@@ -258,6 +258,27 @@ fn broker(arguments: &[String]) -> Command {
     command
 }
 
+/// Resident memory of a process, in bytes.
+///
+/// # Panics
+/// If it does not run.
+#[must_use]
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// Lets this process, and those that it starts, open as many files as it may.
+///
+/// # Panics
+/// If the limit cannot be raised to what is allowed.
+pub fn open_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the hard limit it may");
+}
+
 /// The binary under test, which `tests/run` has built: it stands beside the folder of the test program itself.
 ///
 /// # Panics

@@ -67,6 +67,8 @@ const LIMITS: Limits = Limits {
 };
 
 const _: () = assert!(fetch::ANSWER_BYTES_MAX <= LIMITS.answer_bytes_max, "a full fetch fits");
+const _: () =
+    assert!(2 * fetch::ANSWER_BYTES_MAX > LIMITS.answer_bytes_max, "requests of a session are carried out one by one");
 
 /// One listener of the door.
 pub(crate) struct Entrance {

@@ -75,6 +75,7 @@ fn launch(resolved: Resolved, telemetry: &Telemetry) -> Launch {
         cache_memory_bytes: bytes(resolved.cache_memory, defaults.cache_memory_bytes),
         cache_disk_bytes: bytes(resolved.cache_disk, defaults.cache_disk_bytes),
         groups: resolved.groups,
+        default_partitions: resolved.num_partitions.unwrap_or(defaults.default_partitions),
         auto_create_topics: resolved.auto_create_topics,
         ..defaults
     };

@@ -1,6 +1,6 @@
 //! What a broker holds for its clients is bounded, and whatever they send, it lives on and serves others.
 
-mod attack;
+pub(crate) mod attack;
 mod dropped;
 mod garbage;
 mod http2;

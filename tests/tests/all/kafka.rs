@@ -3,15 +3,18 @@
 
 mod admin;
 mod apache;
+mod broker_settings;
 pub(crate) mod clients;
 mod epochs;
 mod groups;
 mod lost;
+mod memory;
 mod moves;
 pub(crate) mod produce;
 mod programs;
 mod read;
 mod round_trips;
+mod sessions;
 mod topics;
 mod transactions;
 pub(crate) mod wire;

@@ -15,11 +15,12 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,16 @@ pub(super) enum Outcome {
     Close(String),
 }
 
+impl Outcome {
+    /// What it holds of the memory for answers, in bytes.
+    fn holds(&self) -> usize {
+        match self {
+            Outcome::Answer(frame) => frame.holds(),
+            Outcome::Silence | Outcome::Close(_) => 0,
+        }
+    }
+}
+
 /// Carries out requests.
 pub(super) trait Service: Sync {
     /// Begins a request. Returns once everything that must keep the order of the connection is in its queue; the future it
@@ -93,6 +104,9 @@ pub(super) enum End {
     /// The client does not read its answers.
     #[error("the client does not read its answers")]
     Stalled,
+    /// Answers that are ready keep memory that others need, behind one that takes long.
+    #[error("answers waited behind one that takes long, while the memory for answers was short")]
+    Blocked,
     /// The connection broke while sending.
     #[error("the connection broke while sending")]
     Send(#[source] std::io::Error),
@@ -218,7 +232,19 @@ async fn send_answers(
 ) -> Option<End> {
     let mut under_way = FuturesOrdered::new();
     let mut reading = true;
-    let begin = |UnderWay { outcome, permits }| outcome.map(|outcome| (outcome, permits));
+    // Bytes of the answers' memory that is held by those that are ready, and not yet taken from `under_way`.
+    let behind = Arc::new(AtomicUsize::new(0));
+    let begin = |UnderWay { outcome, permits }| {
+        let behind = Arc::clone(&behind);
+        outcome.map(move |outcome| {
+            behind.fetch_add(outcome.holds(), Ordering::Relaxed);
+            (outcome, permits)
+        })
+    };
+    let taken = |outcome: &Outcome| {
+        behind.fetch_sub(outcome.holds(), Ordering::Relaxed);
+    };
+    let mut looked = Instant::now();
     // What was ready while others were sent. Each has its permit, which bounds their number.
     let mut ready = VecDeque::new();
     while reading || !under_way.is_empty() || !ready.is_empty() {
@@ -228,9 +254,22 @@ async fn send_answers(
                 Some(done) = under_way.next(), if !under_way.is_empty() => done,
                 next = begun.recv(), if reading => {
                     match next {
-                        Some(next) => under_way.push_back(begin(next)),
+                        Some(next) => {
+                            if under_way.is_empty() {
+                                looked = Instant::now();
+                            }
+                            under_way.push_back(begin(next));
+                        }
                         None => reading = false,
                     }
+                    continue;
+                }
+                () = sleep_until(looked + limits.stalled), if !under_way.is_empty() => {
+                    // The first may take as long as its client likes, and what it waits for may be this memory.
+                    if behind.load(Ordering::Relaxed) > 0 && budget.answers.is_short() {
+                        return Some(End::Blocked);
+                    }
+                    looked = Instant::now();
                     continue;
                 }
             },
@@ -241,6 +280,7 @@ async fn send_answers(
         let mut closed = None;
         while let Some((outcome, permits)) = next.take() {
             held.push(permits);
+            taken(&outcome);
             match outcome {
                 Outcome::Answer(frame) => frames.append(frame),
                 Outcome::Silence => {}
@@ -271,6 +311,7 @@ async fn send_answers(
         if closed.is_some() {
             return closed;
         }
+        looked = Instant::now();
     }
     // Failing to say goodbye harms nobody.
     let _ = timeout(limits.idle, writer.shutdown()).await;
@@ -283,19 +324,22 @@ async fn send(
     limits: Limits,
     budget: &Budget,
 ) -> Result<(), End> {
-    let mut silence = Duration::ZERO;
+    let mut progress = Instant::now();
+    let mut window = (progress, frames.remaining());
     while frames.has_remaining() {
-        match timeout(limits.stalled, writer.write_buf(&mut frames)).await {
-            Err(_) => {
-                silence += limits.stalled;
-                // Who does not read keeps its answers in memory, which others wait for.
-                if silence >= limits.idle || budget.answers.is_short() {
-                    return Err(End::Stalled);
-                }
-            }
+        match timeout_at(window.0 + limits.stalled, writer.write_buf(&mut frames)).await {
             Ok(Err(error)) => return Err(End::Send(error)),
             Ok(Ok(0)) => return Err(End::Send(std::io::ErrorKind::WriteZero.into())),
-            Ok(Ok(_)) => silence = Duration::ZERO,
+            Ok(Ok(_)) => progress = Instant::now(),
+            Err(_) => {
+                let now = Instant::now();
+                // Who does not read keeps its answers in memory, which others wait for; and who takes a byte now and then as well.
+                let crawls = window.1 - frames.remaining() < limits.pace.window_bytes;
+                if now - progress >= limits.idle || crawls && budget.answers.is_short() {
+                    return Err(End::Stalled);
+                }
+                window = (now, frames.remaining());
+            }
         }
     }
     timeout(limits.idle, writer.flush()).await.map_err(|_| End::Stalled)?.map_err(End::Send)

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::Broker;
 use crate::api::ApiError;
+use crate::budget::Pool;
 use crate::metrics;
+use bytes::Buf;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use groups::Turns;
@@ -20,6 +22,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
+
+/// Answers up to this size take no room: as many as a connection may have under way are a quarter of a MiB, and no heartbeat waits for
+/// those who do not read.
+const SMALL_ANSWER_BYTES: usize = 4 << 10;
 
 /// The broker, behind the Kafka protocol, for one connection.
 #[derive(Clone)]
@@ -31,6 +37,8 @@ pub(super) struct Door {
     peer: SocketAddr,
     /// Requests about groups are carried out one after the other.
     turns: Turns,
+    /// The session of its fetches.
+    sessions: fetch::Sessions,
     /// Cancelled when the client has closed the connection.
     hung_up: CancellationToken,
 }
@@ -55,7 +63,8 @@ impl Envelope {
 
 impl Door {
     pub(super) fn new(broker: Broker, listener: Arc<str>, peer: SocketAddr) -> Door {
-        Door { broker, listener, peer, turns: Turns::default(), hung_up: CancellationToken::new() }
+        let (turns, sessions, hung_up) = Default::default();
+        Door { broker, listener, peer, turns, sessions, hung_up }
     }
 
     /// Who asks, as groups note it of their members.
@@ -77,20 +86,31 @@ impl Door {
                 };
                 settled.map(outcome).boxed()
             }
-            Body::Fetch(request) => async move {
-                let (body, held) = fetch::answer(&broker, &listener, version, request).await;
-                Outcome::Answer(envelope.seal(&body).holding(held))
+            Body::Fetch(request) => {
+                let sessions = self.sessions.clone();
+                async move {
+                    let (body, held) = fetch::answer(&broker, &listener, version, request, &sessions).await;
+                    Outcome::Answer(envelope.seal(&body).holding(held))
+                }
+                .boxed()
             }
-            .boxed(),
             Body::ListOffsets(request) => {
-                answer(envelope, async move { offsets::answer(&broker, version, request).await })
+                self.answer(envelope, async move { offsets::answer(&broker, version, request).await })
             }
-            Body::OffsetForLeaderEpoch(request) => answer(envelope, async move { epochs::answer(&broker, request) }),
+            Body::OffsetForLeaderEpoch(request) => {
+                self.answer(envelope, async move { epochs::answer(&broker, request) })
+            }
             Body::Metadata(request) => {
-                answer(envelope, async move { metadata::answer(&broker, &listener, version, request).await })
+                let lists = self.clone();
+                async move {
+                    let not_made = metadata::create_missing(&broker, version, &request).await;
+                    let body = async move { metadata::answer(&broker, &listener, version, request, &not_made) };
+                    lists.list(envelope, body).await
+                }
+                .boxed()
             }
             Body::FindCoordinator(request) => {
-                answer(envelope, async move { coordinator::answer(&broker, &listener, version, request) })
+                self.answer(envelope, async move { coordinator::answer(&broker, &listener, version, request) })
             }
             Body::ApiVersions(request) => {
                 tracing::debug!(
@@ -98,64 +118,70 @@ impl Door {
                     version = request.client_software_version,
                     "client"
                 );
-                answer(envelope, std::future::ready(supported(None)))
+                self.answer(envelope, std::future::ready(supported(None)))
             }
-            Body::CreateTopics(request) => answer(envelope, async move { topics::create(&broker, request).await }),
+            Body::CreateTopics(request) => self.answer(envelope, async move { topics::create(&broker, request).await }),
             Body::DeleteTopics(request) => {
-                answer(envelope, async move { topics::delete(&broker, version, request).await })
+                self.answer(envelope, async move { topics::delete(&broker, version, request).await })
             }
             Body::CreatePartitions(request) => {
-                answer(envelope, async move { partitions::create(&broker, request).await })
+                self.answer(envelope, async move { partitions::create(&broker, request).await })
             }
             Body::DeleteRecords(request) => {
-                answer(envelope, async move { partitions::delete_records(&broker, request).await })
+                self.answer(envelope, async move { partitions::delete_records(&broker, request).await })
             }
-            Body::DescribeConfigs(request) => answer(envelope, async move { configs::describe(&broker, request) }),
-            Body::AlterConfigs(request) => answer(envelope, async move { configs::replace(&broker, request).await }),
+            Body::DescribeConfigs(request) => self.list(envelope, async move { configs::describe(&broker, request) }),
+            Body::AlterConfigs(request) => {
+                self.answer(envelope, async move { configs::replace(&broker, request).await })
+            }
             Body::IncrementalAlterConfigs(request) => {
-                answer(envelope, async move { configs::incremental(&broker, request).await })
+                self.answer(envelope, async move { configs::incremental(&broker, request).await })
             }
-            Body::ElectLeaders(request) => answer(envelope, async move { elections::answer(&broker, request).await }),
+            Body::ElectLeaders(request) => {
+                self.answer(envelope, async move { elections::answer(&broker, request).await })
+            }
             Body::AlterPartitionReassignments(request) => {
-                answer(envelope, async move { reassignments::alter(&broker, request).await })
+                self.answer(envelope, async move { reassignments::alter(&broker, request).await })
             }
             Body::ListPartitionReassignments(request) => {
-                answer(envelope, async move { reassignments::list(&broker, request) })
+                self.list(envelope, async move { reassignments::list(&broker, request) })
             }
-            Body::DescribeLogDirs(request) => answer(envelope, async move { log_dirs::answer(&broker, request).await }),
+            Body::DescribeLogDirs(request) => {
+                self.list(envelope, async move { log_dirs::answer(&broker, request).await })
+            }
             Body::DescribeCluster(request) => {
-                answer(envelope, async move { describe::cluster(&broker, &listener, version, &request) })
+                self.list(envelope, async move { describe::cluster(&broker, &listener, version, &request) })
             }
             Body::DescribeTopicPartitions(request) => {
-                answer(envelope, async move { describe::topic_partitions(&broker, request) })
+                self.list(envelope, async move { describe::topic_partitions(&broker, request) })
             }
             Body::AddPartitionsToTxn(request) => {
-                answer(envelope, async move { transactions::add_partitions(&broker, version, request).await })
+                self.answer(envelope, async move { transactions::add_partitions(&broker, version, request).await })
             }
             Body::AddOffsetsToTxn(request) => {
-                answer(envelope, async move { transactions::add_offsets(&broker, version, request).await })
+                self.answer(envelope, async move { transactions::add_offsets(&broker, version, request).await })
             }
             Body::EndTxn(request) => {
-                answer(envelope, async move { transactions::end(&broker, version, request).await })
+                self.answer(envelope, async move { transactions::end(&broker, version, request).await })
             }
             Body::TxnOffsetCommit(request) => {
                 let hung_up = self.hung_up.clone();
-                answer(envelope, async move { transactions::commit(&broker, hung_up, version, request).await })
+                self.answer(envelope, async move { transactions::commit(&broker, hung_up, version, request).await })
             }
             Body::WriteTxnMarkers(request) => {
-                answer(envelope, async move { transactions::write_markers(&broker, request).await })
+                self.answer(envelope, async move { transactions::write_markers(&broker, request).await })
             }
             Body::DescribeTransactions(request) => {
-                answer(envelope, async move { transactions::describe(&broker, request).await })
+                self.in_turn(envelope, async move { transactions::describe(&broker, request).await })
             }
             Body::ListTransactions(request) => {
-                answer(envelope, async move { transactions::list(&broker, request).await })
+                self.in_turn(envelope, async move { transactions::list(&broker, request).await })
             }
             Body::DescribeProducers(request) => {
-                answer(envelope, async move { active_producers::answer(&broker, request).await })
+                self.list(envelope, async move { active_producers::answer(&broker, request).await })
             }
             Body::InitProducerId(request) => {
-                answer(envelope, async move { producers::answer(&broker, version, request).await })
+                self.answer(envelope, async move { producers::answer(&broker, version, request).await })
             }
             Body::JoinGroup(request) => {
                 let client = self.client(client_id);
@@ -205,8 +231,45 @@ impl Door {
         envelope: Envelope,
         body: impl Future<Output = T> + Send + 'static,
     ) -> BoxFuture<'static, Outcome> {
-        answer(envelope, self.turns.take().run(body))
+        let answers = self.broker.inner().budget.answers.clone();
+        // Until it has its room: so one answer of a connection waits for some, and no more.
+        self.turns.take().run(async move { sealed(envelope, body.await, &answers).await }).map(Outcome::Answer).boxed()
     }
+
+    /// An answer that is about as large as its request.
+    fn answer<T: ToWire + Send + 'static>(
+        &self,
+        envelope: Envelope,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> BoxFuture<'static, Outcome> {
+        let answers = self.broker.inner().budget.answers.clone();
+        async move { Outcome::Answer(sealed(envelope, body.await, &answers).await) }.boxed()
+    }
+
+    /// An answer that may be far larger than its request, and whose making waits for nobody: few are made at once, of all connections.
+    fn list<T: ToWire + Send + 'static>(
+        &self,
+        envelope: Envelope,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> BoxFuture<'static, Outcome> {
+        let budget = self.broker.inner().budget.clone();
+        async move {
+            let _place = budget.lists.take(1).await;
+            Outcome::Answer(sealed(envelope, body.await, &budget.answers).await)
+        }
+        .boxed()
+    }
+}
+
+/// The answer as a frame that keeps room in `answers` until it was sent, waiting for it.
+async fn sealed(envelope: Envelope, body: impl ToWire, answers: &Pool) -> Frame {
+    let frame = envelope.seal(&body);
+    drop(body);
+    if frame.remaining() <= SMALL_ANSWER_BYTES {
+        return frame;
+    }
+    let room = answers.take(frame.remaining()).await;
+    frame.holding(room)
 }
 
 impl Service for Door {
@@ -235,13 +298,6 @@ impl Service for Door {
     fn hung_up(&self) {
         self.hung_up.cancel();
     }
-}
-
-fn answer<T: ToWire>(
-    envelope: Envelope,
-    body: impl Future<Output = T> + Send + 'static,
-) -> BoxFuture<'static, Outcome> {
-    body.map(move |body| Outcome::Answer(envelope.seal(&body))).boxed()
 }
 
 fn supported(error: Option<ErrorCode>) -> ApiVersionsResponse {

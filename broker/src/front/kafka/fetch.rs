@@ -1,7 +1,6 @@
 //! Fetch: reads from some partitions, waiting as the client says.
-//!
-//! Without fetch sessions: every answer has session id 0, by which a broker declines one (KIP-227), and the client goes on
-//! with full requests.
+
+mod sessions;
 
 use super::leaders::{LeaderIdAndEpoch, Leaders, NodeEndpoint};
 use super::throttle::throttle_ms;
@@ -15,6 +14,8 @@ use crate::budget::Held;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, TopicId};
 use std::time::Duration;
 
+pub(super) use sessions::Sessions;
+
 /// Most bytes of batches in one answer, whatever the client asks for. Kafka's default for `fetch.max.bytes` on brokers.
 pub(super) const ANSWER_BYTES_MAX: usize = 55 << 20;
 
@@ -24,11 +25,8 @@ const REPLICAS_SINCE: i16 = 11;
 /// First version that is told the leader with an error.
 const LEADERS_SINCE: i16 = 16;
 
-/// Kafka's `FETCH_SESSION_ID_NOT_FOUND`: the client named a session, and we keep none. It starts over with a full request.
-const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
-
-/// Session epochs of a full request: the first of a session that we decline, and one outside of any.
-const FULL_REQUEST_EPOCHS: [i32; 2] = [0, -1];
+/// First version in which topics are named by id.
+const IDS_SINCE: i16 = 13;
 
 requests! {
     /// What to read.
@@ -110,8 +108,15 @@ responses! {
 }
 
 /// Most bytes of batches in the answer to a request for `max_bytes`; one batch that is larger still goes out whole.
-pub(super) fn answer_bytes_max(max_bytes: i32) -> usize {
+fn bytes_max(max_bytes: i32) -> usize {
     usize::try_from(max_bytes).unwrap_or(0).min(ANSWER_BYTES_MAX)
+}
+
+/// What the answer to a request may take of its connection's share.
+///
+/// One of a session takes what no two can have: it asks for more than it says, and changes what the next one means.
+pub(super) fn answer_bytes_max(request: &FetchRequest) -> usize {
+    if sessions::concerned(request) { ANSWER_BYTES_MAX } else { bytes_max(request.max_bytes) }
 }
 
 /// Reads what the request asks for. What is held with the answer is held until it was sent.
@@ -119,13 +124,15 @@ pub(super) async fn answer(
     broker: &Broker,
     listener: &str,
     version: i16,
-    request: FetchRequest,
+    mut request: FetchRequest,
+    sessions: &Sessions,
 ) -> (FetchResponse, Held) {
-    if !FULL_REQUEST_EPOCHS.contains(&request.session_epoch) {
-        return (FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..Default::default() }, Held::default());
-    }
+    let mut turn = match sessions.begin(&mut request, version >= IDS_SINCE, &broker.inner().budget.sessions) {
+        Ok(turn) => turn,
+        Err(error_code) => return (FetchResponse { error_code, ..Default::default() }, Held::default()),
+    };
     let reader = reader(version, request.rack_id);
-    let Plan { asked, mut topics, places } = plan(version, request.topics, &reader);
+    let Plan { asked, mut topics, places } = plan(version, turn.topics(), &reader);
     let refused = topics.iter().flat_map(|topic| &topic.partitions).count() > places.len();
     let (answers, held) = if asked.is_empty() {
         Default::default()
@@ -134,7 +141,7 @@ pub(super) async fn answer(
         let wait_max_ms = if refused { 0 } else { u64::try_from(request.max_wait_ms).unwrap_or(0) };
         let request = BrokerRequest {
             partitions: asked,
-            bytes_max: answer_bytes_max(request.max_bytes),
+            bytes_max: bytes_max(request.max_bytes),
             bytes_min: usize::try_from(request.min_bytes).unwrap_or(0),
             wait_max: Duration::from_millis(wait_max_ms),
             isolation: isolation(request.isolation_level),
@@ -149,7 +156,10 @@ pub(super) async fn answer(
         let data = &mut topics[topic].partitions[partition];
         *data = partition_data(data.index, answer, &mut leaders);
     }
-    (FetchResponse { throttle_time_ms, topics, node_endpoints: leaders.endpoints(), ..Default::default() }, held)
+    let node_endpoints = leaders.endpoints();
+    let mut response = FetchResponse { throttle_time_ms, topics, node_endpoints, ..Default::default() };
+    sessions.end(turn, &mut response);
+    (response, held)
 }
 
 /// What the broker is asked for, and the answer with a place for each partition.
@@ -174,7 +184,7 @@ fn reader(version: i16, rack: String) -> Reader {
 fn plan(version: i16, topics: Vec<FetchTopic>, reader: &Reader) -> Plan {
     let mut plan = Plan::default();
     for FetchTopic { name, id, partitions } in topics {
-        let topic = if version >= 13 { TopicRef::Id(id) } else { TopicRef::Name(name.clone()) };
+        let topic = if version >= IDS_SINCE { TopicRef::Id(id) } else { TopicRef::Name(name.clone()) };
         let mut data = Vec::with_capacity(partitions.len());
         for partition in partitions {
             let index = partition.index;

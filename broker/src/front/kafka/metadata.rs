@@ -9,6 +9,7 @@ use crate::api::{
 };
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, ErrorCode, TopicId};
+use std::collections::HashMap;
 
 /// Kafka's "no broker".
 pub(super) const NO_BROKER: i32 = -1;
@@ -70,12 +71,34 @@ responses! {
     }
 }
 
-/// Describes the topics asked for, creating what is missing where both sides allow it.
-pub(super) async fn answer(
+/// Topics that could not be made, with what their answer says instead.
+pub(super) type NotMade = HashMap<String, ErrorCode>;
+
+/// Creates what is asked for by name and missing, where both sides allow it, one topic after the other.
+pub(super) async fn create_missing(broker: &Broker, version: i16, request: &MetadataRequest) -> NotMade {
+    let mut not_made = NotMade::new();
+    if !(request.allow_auto_topic_creation && broker.auto_create()) {
+        return not_made;
+    }
+    for topic in request.topics.iter().flatten() {
+        let Ok(TopicRef::Name(name)) = named(version, topic) else { continue };
+        let found = broker.topic(&TopicRef::Name(name.clone()));
+        if found.is_err_and(|error| error.code == ErrorCode::UnknownTopicOrPartition)
+            && let Err(error) = make(broker, &name).await
+        {
+            not_made.insert(name, error.code);
+        }
+    }
+    not_made
+}
+
+/// Describes the topics asked for.
+pub(super) fn answer(
     broker: &Broker,
     listener: &str,
     version: i16,
     request: MetadataRequest,
+    not_made: &NotMade,
 ) -> MetadataResponse {
     let asked = match request.topics {
         // Version 0 has no null: there an empty list means all.
@@ -84,16 +107,9 @@ pub(super) async fn answer(
     };
     let cluster_operations = operations::told(request.include_cluster_authorized_operations, operations::CLUSTER);
     let topic_operations = operations::told(request.include_topic_authorized_operations, operations::TOPIC);
-    let create = request.allow_auto_topic_creation && broker.auto_create();
-    let topics = match asked {
+    let topics: Vec<_> = match asked {
         None => broker.topics().into_iter().map(Ok).collect(),
-        Some(asked) => {
-            let mut topics = Vec::with_capacity(asked.len());
-            for topic in asked {
-                topics.push(find(broker, version, topic, create).await);
-            }
-            topics
-        }
+        Some(asked) => asked.iter().map(|topic| find(broker, version, topic, not_made)).collect(),
     };
     // After the topics: a topic that was made just now may have woken a broker that the list should name.
     let cluster = broker.describe_cluster();
@@ -113,28 +129,37 @@ struct Missing {
     code: ErrorCode,
 }
 
-async fn find(
-    broker: &Broker,
-    version: i16,
-    asked: MetadataRequestTopic,
-    create: bool,
-) -> Result<TopicDescription, Missing> {
+/// What a topic is asked for by.
+///
+/// # Errors
+/// An id in a version that has none.
+fn named(version: i16, asked: &MetadataRequestTopic) -> Result<TopicRef, Missing> {
     let MetadataRequestTopic { name, id, .. } = asked;
     let named = match name {
         // Who names both means the id: the name may be another topic's by now.
-        Some(name) if id == NO_TOPIC_ID || version < IDS_SINCE => TopicRef::Name(name),
-        _ => TopicRef::Id(id),
+        Some(name) if *id == NO_TOPIC_ID || version < IDS_SINCE => TopicRef::Name(name.clone()),
+        _ => TopicRef::Id(*id),
     };
-    if version < IDS_SINCE && (id != NO_TOPIC_ID || matches!(named, TopicRef::Id(_))) {
+    if version < IDS_SINCE && (*id != NO_TOPIC_ID || matches!(named, TopicRef::Id(_))) {
         return Err(Missing { named, code: ErrorCode::InvalidRequest });
     }
-    let found = match (broker.topic(&named), &named) {
-        (Err(ApiError { code: ErrorCode::UnknownTopicOrPartition, .. }), TopicRef::Name(name)) if create => {
-            make(broker, name).await
-        }
-        (found, _) => found,
-    };
-    found.map_err(|error| Missing { code: missing(&named, error.code), named })
+    Ok(named)
+}
+
+fn find(
+    broker: &Broker,
+    version: i16,
+    asked: &MetadataRequestTopic,
+    not_made: &NotMade,
+) -> Result<TopicDescription, Missing> {
+    let named = named(version, asked)?;
+    broker.topic(&named).map_err(|error| {
+        let code = match &named {
+            TopicRef::Name(name) => not_made.get(name).copied().unwrap_or(error.code),
+            TopicRef::Id(_) => error.code,
+        };
+        Missing { code: missing(&named, code), named }
+    })
 }
 
 /// What is said of a topic that is not there: that it cannot be, where no topic may have that name.
@@ -147,12 +172,12 @@ pub(super) fn missing(named: &TopicRef, code: ErrorCode) -> ErrorCode {
     }
 }
 
-async fn make(broker: &Broker, name: &str) -> Result<TopicDescription, ApiError> {
+async fn make(broker: &Broker, name: &str) -> Result<(), ApiError> {
     free(broker, name)?;
     match broker.create_topic(NewTopic { name: name.to_owned(), ..Default::default() }).await {
         // Another client was quicker.
-        Err(error) if error.code == ErrorCode::TopicAlreadyExists => broker.topic(&TopicRef::Name(name.to_owned())),
-        made => made.map(|made| made.topic),
+        Err(error) if error.code == ErrorCode::TopicAlreadyExists => Ok(()),
+        made => made.map(|_| ()),
     }
 }
 

@@ -22,8 +22,9 @@ pub fn kafka_request(input: &[u8]) -> bool {
     for cut in consumed.saturating_sub(9)..consumed {
         assert!(decode_request(frame.slice(..cut)).is_err(), "decoded from {cut} of {consumed} bytes");
     }
-    // What follows a request is ignored, as Kafka's brokers do.
-    let longer = decode_request([&frame[..consumed], b"and more"].concat().into()).expect("ignored");
+    // What follows a request is ignored, as Kafka's brokers do. Its length is not: it counts for what decoding may take.
+    let more = vec![b'x'; rest.len() + 8];
+    let longer = decode_request([&frame[..consumed], &more].concat().into()).expect("ignored");
     assert_eq!(format!("{longer:?}"), shown);
     true
 }
@@ -56,6 +57,9 @@ pub fn kafka_request_seeds() -> Vec<Seed> {
     seeds.push(("OffsetCommit-topic-id".to_owned(), frame(Api::OffsetCommit, 10, commit)));
     seeds.push(("ConsumerGroupHeartbeat-owned".to_owned(), frame(Api::ConsumerGroupHeartbeat, 1, owned)));
     seeds.push(("Metadata-short-names".to_owned(), frame(Api::Metadata, 9, &short_names)));
+    // With less behind them they would take too much memory for their size.
+    let followed = [&[0xd9, 0x04][..], &[2, b'a', 0].repeat(600), &[1, 0, 0, 0], &[0xff; 64]].concat();
+    seeds.push(("Metadata-short-names-and-more".to_owned(), frame(Api::Metadata, 9, &followed)));
     // A name may be null here: 2 bytes for a topic that takes 48.
     seeds.push(("refused-no-names".to_owned(), frame(Api::Metadata, 9, &no_names)));
     seeds

@@ -169,10 +169,10 @@ pub enum RequestError {
 }
 
 impl Request {
-    /// Most bytes that the answer holds beyond its frame's few: what a fetch may return.
+    /// Most bytes that the answer holds beyond its frame's few: what a fetch may return, or more where it is to be alone.
     pub(super) fn answer_bytes_max(&self) -> usize {
         match &self.body {
-            Body::Fetch(request) => fetch::answer_bytes_max(request.max_bytes),
+            Body::Fetch(request) => fetch::answer_bytes_max(request),
             _ => 0,
         }
     }

@@ -265,6 +265,9 @@ impl ToWire for Batches {
     }
 }
 
+/// Parts above this size are copied rather than kept with much that is unused behind them.
+const COMPACT_BYTES_MIN: usize = 16 << 10;
+
 /// Writes one answer, as parts that share the payloads.
 pub(super) struct Writer {
     buf: BytesMut,
@@ -336,8 +339,12 @@ impl Writer {
     }
 
     fn close_part(&mut self) {
-        let written = self.buf.split();
+        let mut written = self.buf.split();
         self.size += written.len();
+        // A long part grew by doubling, and would keep all of that until it is sent; only its length is accounted for.
+        if written.len() > COMPACT_BYTES_MIN && self.buf.capacity() > written.len() / 8 {
+            written = BytesMut::from(&written[..]);
+        }
         if self.first.is_none() {
             self.first = Some(written);
         } else if !written.is_empty() {
@@ -381,6 +388,11 @@ impl Frame {
     /// The frame, which keeps `held` until it was sent.
     pub(super) fn holding(self, held: Held) -> Frame {
         Frame { held, ..self }
+    }
+
+    /// What it keeps, in bytes.
+    pub(super) fn holds(&self) -> usize {
+        self.held.bytes()
     }
 }
 

@@ -8,7 +8,7 @@ use millpond_sdk::{
 };
 use millpond_tests::broker::{TestBroker, config};
 use millpond_tests::http::{get, metric};
-use millpond_tests::process::{Dev, DevOptions};
+use millpond_tests::process::{Dev, DevOptions, resident_bytes};
 use object_store::memory::InMemory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,8 @@ const MIB: u64 = 1 << 20;
 /// A broker that has not moved for so long does not take more for now. Only ever an upper bound of what is sent.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Resident memory of a process.
-fn rss(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
-}
-
 /// Publishes and reads back, as a client that knows nothing of the others.
-async fn is_served(grpc: &str, topic: &str) {
+pub(crate) async fn is_served(grpc: &str, topic: &str) {
     let client = Client::connect(grpc).await.expect("a client is let in");
     let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
     let value = vec![7; 1000];
@@ -49,7 +42,7 @@ async fn is_served(grpc: &str, topic: &str) {
     }
 }
 
-async fn create(grpc: &str, topic: &str) {
+pub(crate) async fn create(grpc: &str, topic: &str) {
     let admin = Admin::new(&Client::connect(grpc).await.expect("it is up"));
     admin.create_topic(NewTopic::new(topic)).await.expect("the topic is new");
 }
@@ -80,7 +73,7 @@ async fn claims_of_the_largest_frames_leave_memory_bounded_and_others_served() {
     let dev = Dev::start(&DevOptions::new(dir.path()));
     create(&dev.grpc, "t").await;
     is_served(&dev.grpc, "t").await;
-    let before = rss(dev.pid());
+    let before = resident_bytes(dev.pid());
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..KAFKA {
         let kafka = dev.kafka.clone();
@@ -111,7 +104,7 @@ async fn claims_of_the_largest_frames_leave_memory_bounded_and_others_served() {
     assert!(held <= most, "{held} of {most}");
     let claimed: u64 =
         sockets.iter().map(|(_, sent)| sent).sum::<u64>() + connections.iter().map(|(_, sent)| sent).sum::<u64>();
-    let during = rss(dev.pid());
+    let during = resident_bytes(dev.pid());
     println!(
         "claimed {} MiB, sent {} MiB; resident before {} MiB, during {} MiB, budget held {} MiB",
         u64::from(KAFKA) * 100 + (GRPC * STREAMS * 64) as u64,
@@ -128,7 +121,7 @@ async fn claims_of_the_largest_frames_leave_memory_bounded_and_others_served() {
     drop((sockets, connections));
     while metric(&dev.http, "millpond_request_memory_bytes").await > 0.0 {}
     is_served(&dev.grpc, "t").await;
-    assert!(rss(dev.pid()) < bound);
+    assert!(resident_bytes(dev.pid()) < bound);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

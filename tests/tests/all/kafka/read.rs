@@ -98,7 +98,7 @@ async fn what_a_fetch_cannot_have_is_named() {
         fetch_in(&mut connection, 13, uuid::Uuid::from_u128(77), fetch("t", &[(0, 0)], 1 << 20, 1 << 20)).await;
     assert_eq!(answer.responses[0].partitions[0].error_code, 100);
     let session = fetch("t", &[(0, 0)], 1 << 20, 1 << 20).with_session_id(5).with_session_epoch(2);
-    assert_eq!(connection.call(12, &session).await.error_code, 70, "we keep no sessions");
+    assert_eq!(connection.call(12, &session).await.error_code, 70, "there is no such session");
     for (epoch, expected) in [(-1, 0), (0, 0), (1_000_000, 75)] {
         let mut request = fetch("t", &[(0, 0)], 1 << 20, 1 << 20);
         request.topics[0].partitions[0].current_leader_epoch = epoch;

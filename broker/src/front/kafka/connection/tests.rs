@@ -423,6 +423,58 @@ async fn who_does_not_read_is_given_up_early_only_while_memory_for_answers_is_sh
 }
 
 #[tokio::test]
+async fn who_reads_a_byte_now_and_then_is_given_up_as_well_while_memory_for_answers_is_short() {
+    let quick = Duration::from_millis(5);
+    let budget = Budget::new(8 << 20, 8 << 20);
+    let mut client = connect_to(Limits { stalled: quick, ..LIMITS }, budget.clone());
+    client.send(&metadata(1)).await;
+    let (_, settle) = client.begun().await;
+    let mut large = frame(1).holding(budget.answers.take(2 << 20).await);
+    large.append(part(2 << 20));
+    settle.send(Outcome::Answer(large)).ok().expect("is waited for");
+    let mut clock = tokio::time::interval(quick);
+    for _ in 0..20 {
+        clock.tick().await;
+        client.stream.read_u8().await.expect("it is sent");
+    }
+    assert!(!client.ended.is_finished(), "nobody needs the memory");
+    let _others = budget.answers.take(6 << 20).await;
+    while !client.ended.is_finished() {
+        clock.tick().await;
+        // What was sent before may still be read.
+        let _ = client.stream.read_u8().await;
+    }
+    assert!(matches!(client.ended().await, End::Stalled));
+    assert_eq!(budget.answers.held(), 6 << 20);
+}
+
+#[tokio::test]
+async fn answers_behind_one_that_takes_long_keep_memory_only_while_nobody_needs_it() {
+    let quick = Duration::from_millis(5);
+    let budget = Budget::new(8 << 20, 8 << 20);
+    let mut client = connect_to(Limits { stalled: quick, ..LIMITS }, budget.clone());
+    client.send(&[metadata(1), metadata(2)].concat()).await;
+    let (_, first) = client.begun().await;
+    let (_, second) = client.begun().await;
+    let mut clock = tokio::time::interval(quick);
+    let others = budget.answers.take(8 << 20).await;
+    for _ in 0..20 {
+        clock.tick().await;
+    }
+    assert!(!client.ended.is_finished(), "it holds nothing");
+    drop(others);
+    second.send(Outcome::Answer(frame(2).holding(budget.answers.take(2 << 20).await))).ok().expect("is waited for");
+    for _ in 0..20 {
+        clock.tick().await;
+    }
+    assert!(!client.ended.is_finished(), "nobody needs the memory");
+    let _others = budget.answers.take(6 << 20).await;
+    assert!(matches!((&mut client.ended).await.expect("no panic"), End::Blocked));
+    assert_eq!(budget.answers.held(), 6 << 20, "what waited is given back");
+    drop(first);
+}
+
+#[tokio::test]
 async fn frames_take_memory_as_they_arrive_and_keep_it_until_they_are_answered() {
     let budget = Budget::new(8 << 20, 8 << 20);
     let mut client = connect_to(LIMITS, budget.clone());
