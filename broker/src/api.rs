@@ -98,8 +98,8 @@ pub struct InTransaction {
     /// Whether brokers add partitions and groups to the transaction as they are written to, and each transaction has an epoch of its
     /// own (transactions V2, KIP-890). Older clients add by themselves, before they write.
     pub epoch_per_transaction: bool,
-    /// Cancelled once the client has closed the connection that the request came on: it may have given the request up, and what it writes
-    /// in its next transaction cannot be told from it where both have one epoch (rule X3).
+    /// Cancelled once nothing more is read of the connection that the request came on: the client may have given the request up, and what
+    /// it writes in its next transaction cannot be told from it where both have one epoch (rule X3).
     pub hung_up: CancellationToken,
 }
 

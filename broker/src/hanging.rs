@@ -92,10 +92,11 @@ impl Broker {
         let aborted = async {
             // A follower may know less.
             self.led_here(topic, partition)?;
-            let known = self.find_producers(topic, partition).await?.into_iter().find(|known| known.id == producer.id);
-            let is_it =
-                |known: &ProducerSummary| known.epoch == producer.epoch && known.transaction_start == Some(first);
-            let open = known.filter(is_it).ok_or_else(not_open)?;
+            // The id may be known twice: as one that writes in transactions, and outside of them (rule P1).
+            let is_it = |known: &ProducerSummary| {
+                (known.id, known.epoch, known.transaction_start) == (producer.id, producer.epoch, Some(first))
+            };
+            let open = self.find_producers(topic, partition).await?.into_iter().find(is_it).ok_or_else(not_open)?;
             // The newest coordinator that the log knows: an older one would be refused (rule X5), and a newer one be made up.
             let coordinator_epoch = open.coordinator_epoch.unwrap_or(CoordinatorEpoch(0));
             let end = EndMarker { outcome: TxnOutcome::Abort, coordinator_epoch };

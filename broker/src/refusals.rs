@@ -15,11 +15,11 @@ pub(crate) fn stale(code: ErrorCode) -> ApiError {
     )
 }
 
-/// Rule X3: of a client whose transactions have one epoch. Nobody is there to hear it.
+/// Rule X3: of a client whose transactions have one epoch. It has given the request up, or is about to.
 pub(crate) fn given_up() -> ApiError {
     ApiError::new(
         ErrorCode::TransactionAbortable,
-        "the connection was closed before it was known which transaction this belongs to; abort the transaction",
+        "it is not known any more which transaction this belongs to: the connection was closed, or one has ended meanwhile; abort",
     )
 }
 

@@ -144,8 +144,10 @@ impl Broker {
             let (commit, producer_epoch) = (commit.clone(), producer.epoch);
             let request = groups::TxnCommit { commit, producer: producer.id, producer_epoch, verified, coordinator };
             match self.ask_group(&group, groups::Request::TxnCommit(request)).await? {
-                // A transaction of this producer ended between the two: it may have been this one.
-                Answer::Commit(Err(ErrorCode::InvalidTxnState)) => {}
+                // A transaction of this producer ended between the two: it may have been this one. With one epoch for all it was: the next
+                // begins when all of it has ended.
+                Answer::Commit(Err(ErrorCode::InvalidTxnState)) if transaction.epoch_per_transaction => {}
+                Answer::Commit(Err(ErrorCode::InvalidTxnState)) => return Err(given_up()),
                 Answer::Commit(Err(code)) => {
                     return Err(ApiError::new(code, format!("the coordinator of group `{group}` refused")));
                 }

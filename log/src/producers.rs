@@ -188,8 +188,8 @@ impl ProducerError {
             ProducerError::Fenced { .. } => crate::ErrorCode::InvalidProducerEpoch,
             ProducerError::OutOfOrder { .. } => crate::ErrorCode::OutOfOrderSequenceNumber,
             ProducerError::DuplicateUnknown { .. } => crate::ErrorCode::DuplicateSequenceNumber,
-            // Nothing is known any more of what it was used for. Clients that may have numbered anew abort, and take another epoch;
-            // a sequence out of order would end them (librdkafka) or is sent again for ever.
+            // Nothing is known any more of what it was used for. librdkafka, which may have numbered anew, asks to abort, and takes
+            // another epoch; a sequence out of order would end it. No other client is known to come here.
             ProducerError::Ended { .. } => crate::ErrorCode::UnknownProducerId,
             ProducerError::OtherTransaction { .. } => crate::ErrorCode::InvalidTxnState,
             // As a coordinator that is asked to add to it would say; every producer retries this one.

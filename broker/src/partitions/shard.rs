@@ -10,7 +10,7 @@ use super::messages::{
 use super::open;
 use super::unverified::Waiting;
 use super::view::{PartitionView, ViewSender};
-use crate::api::ApiError;
+use crate::api::{ApiError, InTransaction};
 use crate::clock;
 use crate::refusals::{given_up, not_leader};
 use crate::telemetry::TracedTails;
@@ -309,6 +309,10 @@ impl Shard {
     }
 
     fn append(&mut self, produce: Produce) {
+        // Rule X3: it may be known that a transaction of this producer has the partition, not that this batch was written for it.
+        if produce.transaction.as_ref().is_some_and(InTransaction::is_given_up) {
+            return self.to_answer.push((produce.reply, Err(given_up())));
+        }
         let Produce { partition, batch, latest, acks, transaction, mut room, memory, reply, spans } = produce;
         let token = Token(self.replies.insert(reply) as u64);
         let input = Input::Produce { token, batch, latest, acks };
@@ -357,25 +361,21 @@ impl Shard {
             return self.to_answer.extend(waited.into_iter().map(|produce| (produce.reply, Err(refused.clone()))));
         }
         self.step(partition, Input::Verified(verified));
-        for produce in waited {
-            // It is verified that a transaction of this producer has the partition, not that this batch was written for it.
-            match &produce.transaction {
-                Some(transaction) if transaction.is_given_up() => self.to_answer.push((produce.reply, Err(given_up()))),
-                _ => self.on_produce(produce),
-            }
-        }
+        waited.into_iter().for_each(|produce| self.on_produce(produce));
     }
 
     fn on_end_transaction(&mut self, ending: Ending) {
         let Ending { partition, office, marker, first, room, reply } = ending;
-        let leads = |slot: &&Slot| slot.replica.leading().is_some_and(|(record, _)| record.epoch == office);
-        let Some(slot) = self.slots.get(&partition).filter(leads) else {
+        let leads = |slot: &Slot| slot.replica.leading().is_some_and(|(record, _)| record.epoch == office);
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| leads(slot)) else {
             // Rule X5: it may have been under way for long, and another copy of it be done.
             return self.to_answer.push((reply, Err(not_leader())));
         };
         if first.is_some_and(|first| !open::is_open(&slot.replica, marker.producer, first)) {
             return self.to_answer.push((reply, Err(open::not_open())));
         }
+        let ended = slot.unverified.take_ended(marker.producer);
+        self.to_answer.extend(ended.into_iter().map(|produce| (produce.reply, Err(given_up()))));
         let token = Token(self.replies.insert(reply) as u64);
         let written_before = self.marks.len();
         self.step(partition, Input::EndTransaction { token, marker });

@@ -24,6 +24,16 @@ impl Waiting {
         waiting.len() == 1
     }
 
+    /// Gives back what the end of a transaction leaves of a producer that keeps its epoch: what came before the marker was no part of what
+    /// comes behind it.
+    pub(super) fn take_ended(&mut self, producer: ProducerId) -> Vec<Produce> {
+        let keeps_epoch = |produce: &mut Produce| {
+            produce.transaction.as_ref().is_some_and(|transaction| !transaction.epoch_per_transaction)
+        };
+        let of_producer = self.produces.iter_mut().filter(|((id, ..), _)| *id == producer);
+        of_producer.flat_map(|(_, waiting)| waiting.extract_if(.., keeps_epoch)).collect()
+    }
+
     /// Gives back what waited for this answer, in order.
     pub(super) fn take(&mut self, answered: &Verified) -> Vec<Produce> {
         self.produces.remove(&question(answered)).unwrap_or_default()

@@ -5,4 +5,5 @@ mod harness;
 mod refusals;
 mod streams;
 mod throughput;
+mod verified;
 mod windows;

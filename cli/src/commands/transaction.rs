@@ -11,6 +11,7 @@ use millpond_sdk::{
     TransactionPartition,
 };
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Arguments of `transaction`.
@@ -180,9 +181,15 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         Action::FindHanging { topic, max_transaction_timeout, output, connection } => {
             let admin = Admin::new(&connection.connect().await?);
             let place = topic.as_deref().map(open_in).unwrap_or_default();
-            let found = admin.hanging_transactions(&place, max_transaction_timeout).await;
-            let found = found.map_err(|error| Failure::new(error.to_string()))?;
-            let leaderless = leaderless(&admin, &place).await.map_err(|error| Failure::new(error.to_string()))?;
+            let look = async || {
+                // Whoever has no leader before or after may have had none meanwhile.
+                let mut without = leaderless(&admin, &place).await?;
+                let found = admin.hanging_transactions(&place, max_transaction_timeout).await?;
+                without.extend(leaderless(&admin, &place).await?);
+                Ok((found, without))
+            };
+            let (found, without) = look().await.map_err(|error: Error| Failure::new(error.to_string()))?;
+            let leaderless = without.into_iter().map(|(topic, index)| format!("{topic}:{index}")).collect();
             let found = Found { hanging: found.into_iter().map(Hanging::from).collect(), leaderless };
             match output.output {
                 Format::Json => output::json(&found),
@@ -362,16 +369,16 @@ impl From<HangingTransaction> for Hanging {
     }
 }
 
-async fn leaderless(admin: &Admin, place: &OpenIn) -> Result<Vec<String>, Error> {
+async fn leaderless(admin: &Admin, place: &OpenIn) -> Result<BTreeSet<(String, u32)>, Error> {
     let topics = match &place.topic {
         Some(name) => vec![admin.describe_topic(name).await?],
         None => admin.list_topics().await?,
     };
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     for topic in topics {
         let asked = |index| place.partition.is_none_or(|partition| partition == index);
         let without = topic.partitions.iter().filter(|partition| partition.leader.is_none() && asked(partition.index));
-        found.extend(without.map(|partition| format!("{}:{}", topic.name, partition.index)));
+        found.extend(without.map(|partition| (topic.name.clone(), partition.index)));
     }
     Ok(found)
 }

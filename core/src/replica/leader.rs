@@ -277,6 +277,10 @@ impl Replica {
         if let Ok(Verdict::Duplicate { base, end, append_time }) = verdict {
             return Ok(Judged::Duplicate { appended: Appended { base, append_time }, end });
         }
+        // Nor is it ever to be what it says: where a client took up used numbers again, "later" would let its next batch go first.
+        if let Err(ended @ ProducerError::Ended { .. }) = verdict {
+            return Err(ended.into());
+        }
         if let Some(lacks) = lacks {
             return Err(lacks);
         }

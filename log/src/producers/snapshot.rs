@@ -35,7 +35,7 @@ impl ProducerTable {
     /// Reads what `encode` wrote.
     ///
     /// # Errors
-    /// A reason, when the bytes are cut, damaged or of a newer version.
+    /// A reason, when the bytes are cut, damaged or of another version.
     pub fn decode(bytes: &[u8]) -> Result<ProducerTable, &'static str> {
         let (body, crc) = bytes.split_last_chunk().ok_or("producer snapshot is cut")?;
         if crc32c::crc32c(body) != u32::from_be_bytes(*crc) {

@@ -79,7 +79,8 @@ pub(super) trait Service: Sync {
     /// The answer to a request that is not served in the version asked for, if there is one.
     fn refuse(&self, error: &RequestError) -> Option<Frame>;
 
-    /// The client has closed the connection. Requests under way go on; what they come to, nobody hears.
+    /// Nothing more is read of the client: it has closed the connection, or is given up. Requests under way go on, and are answered if it
+    /// listens.
     fn hung_up(&self);
 }
 

@@ -1,10 +1,11 @@
 //! Nodes: a WAL, shards, links and a door each, over one metadata store; and a proxy that cuts connections.
 
+use crate::api::InTransaction;
 use crate::budget::Connections;
 use crate::config::InternalTls;
 use crate::metrics::Metrics;
 use crate::partitions::links::{LinkMsg, Links};
-use crate::partitions::messages::{Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender};
+use crate::partitions::messages::{Ending, Open, Produce, ProduceSpans, Services, ShardMsg, ShardSender, Verify};
 use crate::partitions::shard;
 use crate::partitions::view::{PartitionView, ViewReceiver};
 use crate::peers::strangers::Strangers;
@@ -15,7 +16,7 @@ use crate::session::SessionHandle;
 use crate::telemetry::TracedTails;
 use crate::tiered::Tiered;
 use crate::wal::disk::RealDisk;
-use crate::wal::{Wal, WalOptions};
+use crate::wal::{Wal, WalOptions, WalPermit};
 use millpond_cache::{Cache, CacheOptions};
 use millpond_core::records::{Leader, PartitionRecord, SessionRecord};
 use millpond_core::replica::{Acks, Assignment, Cursor, EndState, Input, Live, Placed, PushHead, Recovered, Replica};
@@ -24,6 +25,7 @@ use millpond_log::batch::{BatchBuilder, NewRecord, TimestampType};
 use millpond_log::codec::Codec;
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
+use millpond_log::transactions::Marker;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, TopicId, WalGen};
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
@@ -35,7 +37,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +94,8 @@ pub(super) struct Node {
     pub(super) peers: Peers,
     pub(super) wal: Wal,
     pub(super) shards: Vec<ShardSender>,
+    /// What its shards ask coordinators.
+    pub(super) unverified: UnboundedReceiver<Verify>,
     links: Links,
     metrics: Arc<Metrics>,
     views: BTreeMap<PartitionId, ViewReceiver>,
@@ -163,8 +167,8 @@ impl Node {
         let (proposals, mut proposed) = unbounded_channel();
         let (rebuilds, asked) = unbounded_channel();
         let links = Links::default();
-        // No transactions here: who asks about one waits in vain.
-        let (verifications, _) = unbounded_channel();
+        // Coordinators are the tests'.
+        let (verifications, unverified) = unbounded_channel();
         let services = Services { proposals, rebuilds, verifications, links: links.clone() };
         let mut tasks = JoinSet::new();
         // Assignments come from the tests; what is proposed is not written.
@@ -209,7 +213,8 @@ impl Node {
             tasks.spawn(async move { served.await.map_err(|error| error.to_string()) });
         }
         let peer = Peer { rid: registered.rid, inc: registered.inc, address: Some(address) };
-        Node { peer, peers, wal, shards, links, metrics, views: BTreeMap::new(), gate, tasks, stop, _folder: folder }
+        let views = BTreeMap::new();
+        Node { peer, peers, wal, shards, unverified, links, metrics, views, gate, tasks, stop, _folder: folder }
     }
 
     pub(super) fn id(&self) -> BrokerId {
@@ -276,32 +281,46 @@ impl Node {
         self.tell(partition, ShardMsg::Step { partition, input: Input::Session(Some(self.peer.inc)) });
     }
 
-    /// Appends a batch; its answer comes when it is durable wherever `acks` says.
-    pub(super) fn produce(&self, partition: PartitionId, batch: Batch, acks: Acks) -> Answered {
-        let (reply, answer) = oneshot::channel();
-        let room = loop {
-            match self.wal.reserve(batch.size()) {
-                Some(room) => break room,
+    /// Room for so much.
+    fn room(&self, bytes: usize) -> WalPermit {
+        loop {
+            match self.wal.reserve(bytes) {
+                Some(room) => return room,
                 // Another thread makes the next file.
                 None => std::thread::yield_now(),
             }
-        };
+        }
+    }
+
+    /// Appends a batch; its answer comes when it is durable wherever `acks` says.
+    pub(super) fn produce(&self, partition: PartitionId, batch: Batch, acks: Acks) -> Answered {
+        self.produce_in(None, partition, batch, acks)
+    }
+
+    /// Ends a producer's transaction in the first epoch; the answer comes when the marker is durable.
+    pub(super) fn end_transaction(&self, partition: PartitionId, marker: Marker) -> Answered {
+        let (reply, answer) = oneshot::channel();
+        let (office, room) = (LeaderEpoch(1), self.room(128));
+        self.tell(partition, ShardMsg::EndTransaction(Ending { partition, office, marker, first: None, room, reply }));
+        answer
+    }
+
+    /// Appends a batch of a transaction, or of none.
+    pub(super) fn produce_in(
+        &self,
+        transaction: Option<InTransaction>,
+        partition: PartitionId,
+        batch: Batch,
+        acks: Acks,
+    ) -> Answered {
+        let (reply, answer) = oneshot::channel();
+        let room = self.room(batch.size());
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
         let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
         let latest = batch.max_timestamp();
         self.tell(
             partition,
-            ShardMsg::Produce(Produce {
-                partition,
-                batch,
-                latest,
-                acks,
-                transaction: None,
-                room,
-                memory,
-                reply,
-                spans,
-            }),
+            ShardMsg::Produce(Produce { partition, batch, latest, acks, transaction, room, memory, reply, spans }),
         );
         answer
     }

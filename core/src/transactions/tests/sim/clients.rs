@@ -35,6 +35,8 @@ pub(in super::super) struct Client {
     /// Places added by itself, for the first version.
     added: BTreeSet<Place>,
     adding: Option<Place>,
+    /// All that it wrote was read when it asked for the end: it may have been told that it takes too long.
+    timed_out: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,7 @@ impl World {
             next_sequence: BTreeMap::new(),
             added: BTreeSet::new(),
             adding: None,
+            timed_out: false,
         });
     }
 
@@ -155,7 +158,9 @@ impl World {
             let outcome = if self.random.percent(75) { Commit } else { Abort };
             return self.end_txn(at, outcome);
         }
-        if self.healed || self.random.percent(2) || client.writes.iter().any(|write| write.tries > TRIES_MAX) {
+        // Who keeps its epoch loses patience sooner, with its writes still under way.
+        let impatience = if client.epoch_per_transaction { 2 } else { 6 };
+        if self.healed || self.random.percent(impatience) || client.writes.iter().any(|write| write.tries > TRIES_MAX) {
             return self.end_txn(at, Abort);
         }
         let pipelined = client.epoch_per_transaction;
@@ -229,6 +234,7 @@ impl World {
             return self.ended(at, Abort);
         }
         (client.stage, client.waits) = (Stage::Ending(outcome), 0);
+        self.clients[at].timed_out = self.all_writes_read(at);
     }
 
     fn ended(&mut self, at: usize, outcome: TxnOutcome) {
@@ -245,10 +251,12 @@ impl World {
         if self.random.percent(30) { self.recover(at) } else { self.number_anew(at) }
     }
 
-    /// As librdkafka 2 does: what was not acknowledged is taken for not written, so that its sequence numbers are used again. At least the
-    /// connection that it was sent on is closed.
+    /// As librdkafka 2 does: what was not acknowledged is taken for not written, so that its sequence numbers are used again. The connection
+    /// that it was sent on is closed, unless it was answered there, that it takes too long.
     fn number_anew(&mut self, at: usize) {
-        self.hang_up_writes(at);
+        if !self.clients[at].timed_out || self.random.percent(50) {
+            self.hang_up_writes(at);
+        }
         let client = &mut self.clients[at];
         for pending in client.writes.iter().filter(|write| !write.acknowledged) {
             if let (Place::Partition(partition), Some(batch)) = (pending.place, &pending.write.batch) {

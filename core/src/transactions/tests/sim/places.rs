@@ -379,10 +379,22 @@ impl World {
         match place {
             Place::Partition(at) => {
                 let marker = mark.marker;
+                self.drop_ended(at, marker.producer);
                 let token = self.partitions[at].token(Waiting::Marker(mark));
                 self.step_partition(at, Input::EndTransaction { token, marker });
             }
             Place::Group(at) => self.settle_offsets(at, &mark),
+        }
+    }
+
+    /// What of a client that keeps its epoch waited to be verified belongs to no later transaction.
+    fn drop_ended(&mut self, at: usize, producer: ProducerId) {
+        let ended = |of: &ProducerInstance, held: &mut Vec<(Unverified, Write)>| {
+            of.id == producer && !held[0].1.epoch_per_transaction
+        };
+        let ended: Vec<_> = self.partitions[at].held.extract_if(.., ended).collect();
+        for (_, write) in ended.into_iter().flat_map(|(_, held)| held) {
+            self.answer_waiting(at, Waiting::Write(write), Err(ErrorCode::TransactionAbortable));
         }
     }
 
