@@ -34,13 +34,11 @@ fn with_records(data: PartitionData) -> PartitionData {
     PartitionData { records: super::super::Batches(vec![batch.build()]), ..data }
 }
 
-/// Carries out a request; the partitions read with their offsets, in order, and the answer as `(session, partitions)`.
-fn call(
-    sessions: &Sessions,
-    room: &Pool,
-    mut request: FetchRequest,
-    answers: Answers<'_>,
-) -> Result<(Vec<(i32, i64)>, i32, Vec<i32>), i16> {
+/// The partitions that were read with their offsets, in order; the session; and the partitions that the answer names.
+type Answered = (Vec<(i32, i64)>, i32, Vec<i32>);
+
+/// Carries out a request.
+fn call(sessions: &Sessions, room: &Pool, mut request: FetchRequest, answers: Answers<'_>) -> Result<Answered, i16> {
     let mut turn = sessions.begin(&mut request, false, room)?;
     let read = turn.topics();
     let topics = read.iter().map(|topic| FetchedTopic {
