@@ -122,7 +122,7 @@ async fn transactions_of_all_coordinators_are_listed_described_and_aborted() {
 
     // What is under way does not hang, however long it takes.
     let any = ["transaction", "find-hanging", "--max-transaction-timeout", "0s"];
-    assert_eq!(shown(&fleet, &any), json!({"hanging": []}));
+    assert_eq!(shown(&fleet, &any), json!({"hanging": [], "leaderless": []}));
     let first = end(&client, IsolationLevel::ReadCommitted, TOPIC, 1).await;
     let at = [format!("{TOPIC}:1"), first.to_string()];
     let tears = ["transaction", "abort", "--partition", &at[0], "--start-offset", &at[1]];
@@ -171,7 +171,7 @@ async fn a_hanging_transaction_is_found_and_aborted_in_its_partition_and_readers
     let client = fleet.connect().await;
 
     let find = |timeout: &str| shown(&fleet, &["transaction", "find-hanging", "--max-transaction-timeout", timeout]);
-    assert_eq!(find("1h"), json!({"hanging": []}), "it may be written to yet");
+    assert_eq!(find("1h"), json!({"hanging": [], "leaderless": []}), "it may be written to yet");
     let found = find("0s");
     let found = found["hanging"].as_array().expect("a list");
     let at = |one: &Value| (one["topic"].clone(), one["partition"].clone(), one["start_offset"].clone());
@@ -196,7 +196,7 @@ async fn a_hanging_transaction_is_found_and_aborted_in_its_partition_and_readers
     assert_eq!(run(abort("ledger:1", "0")), "what hung in ledger:1 from offset 0 on is aborted\n");
     assert_eq!(end(&client, IsolationLevel::ReadCommitted, TOPIC, 1).await, Offset(2), "its record, and the marker");
     run(abort("ledger:0", "1"));
-    assert_eq!(find("0s"), json!({"hanging": []}));
+    assert_eq!(find("0s"), json!({"hanging": [], "leaderless": []}));
     // Twice is refused, and what is under way besides goes on.
     let again = abort("ledger:1", "0");
     let refused = fail_at(&fleet.bootstrap(), &again.each_ref().map(String::as_str), b"");
