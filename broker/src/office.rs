@@ -285,8 +285,9 @@ impl Broker {
     /// Acts under this session from now on. Who leads is heard from the image.
     pub(crate) fn take_office(&self, registration: &Registration) {
         let session = registration.session;
-        self.session_handle().begin(session, registration.sent);
+        // Before the door lets leaders in: a push that a shard takes without a session is not answered, and its leader waits.
         self.tell_session(Some(session.inc));
+        self.session_handle().begin(session, registration.sent);
     }
 
     /// Rule B3: no partition is led without a session.

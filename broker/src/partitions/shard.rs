@@ -21,7 +21,7 @@ use millpond_core::replica::{
 };
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::{BrokerId, ErrorCode, Incarnation, Offset, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, PartitionId};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,8 +49,9 @@ struct Slot {
     /// The brokers that are pushed to, and what they were told last.
     followers: Vec<BrokerId>,
     told: Option<(PushHead, Offset)>,
-    /// To whom a follower answers: the stream of the newest push.
-    answers: Option<AnswerSender>,
+    /// To whom a follower answers: the stream of the newest push, by its leader's epoch and its nonce. What comes late from a stream
+    /// before, to a session that has ended, takes no answers away from the one after.
+    answers: Option<(LeaderEpoch, u64, AnswerSender)>,
     /// Batches that wait for the end of a transfer of leadership.
     held: Vec<Produce>,
     /// Batches that wait for their transaction's coordinator.
@@ -395,9 +396,15 @@ impl Shard {
             let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
             return;
         };
-        slot.answers = Some(answers);
+        let (epoch, nonce) = (push.head.epoch, push.nonce);
+        let newer = slot.answers.take_if(|(known, newest, _)| (*known, *newest) > (epoch, nonce));
+        // What is said at once is said to whom it is about.
+        slot.answers = Some((epoch, nonce, answers));
         let written_before = self.marks.len();
         self.step(partition, Input::Push(push));
+        if let (Some(newer), Some(slot)) = (newer, self.slots.get_mut(&partition)) {
+            slot.answers = Some(newer);
+        }
         if self.marks.len() > written_before {
             self.room.extend(room);
             self.memory.extend(memory);
@@ -615,7 +622,7 @@ impl Shard {
             Output::Reply { reply, .. } => {
                 let answers = self.slots.get(&partition).and_then(|slot| slot.answers.as_ref());
                 // Without its stream the leader hears nothing, and pushes anew when it is back.
-                let _ = answers.map(|answers| answers.send(Answer::Said { partition, reply }));
+                let _ = answers.map(|(.., answers)| answers.send(Answer::Said { partition, reply }));
             }
             Output::Install => self.to_rebuild.push((partition, Wanted::Manifest)),
         }

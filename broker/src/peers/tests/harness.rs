@@ -282,7 +282,7 @@ impl Node {
     }
 
     /// Room for so much.
-    fn room(&self, bytes: usize) -> WalPermit {
+    pub(super) fn room(&self, bytes: usize) -> WalPermit {
         loop {
             match self.wal.reserve(bytes) {
                 Some(room) => return room,
