@@ -3,7 +3,7 @@
 
 use crate::wal::WalPermit;
 use millpond_core::replica::{Cursor, Push, PushHead, PushReply};
-use millpond_log::{BrokerId, Offset, PartitionId};
+use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::OwnedSemaphorePermit;
@@ -43,6 +43,27 @@ pub(crate) enum Answer {
 
 /// Takes the answers to one leader's broker.
 pub(crate) type AnswerSender = UnboundedSender<Answer>;
+
+/// To whom a follower answers: the stream of the newest push, by its leader's epoch and its nonce. What comes late from a stream before, to a
+/// session that has ended, or of a leader that is one no more, takes no answers away from the one after.
+#[derive(Default)]
+pub(crate) struct Answering(Option<(LeaderEpoch, u64, AnswerSender)>);
+
+impl Answering {
+    /// Turns to the stream of a push, to whom is said at once what is about it; gives back the newer stream that is to be turned to again then.
+    pub(crate) fn turn_to(&mut self, push: &Push, answers: AnswerSender) -> Option<Answering> {
+        let this = (push.head.epoch, push.nonce);
+        let before = self.0.replace((this.0, this.1, answers));
+        before.filter(|(epoch, nonce, _)| (*epoch, *nonce) > this).map(|newer| Answering(Some(newer)))
+    }
+
+    /// Without its stream the leader hears nothing, and pushes anew when it is back.
+    pub(crate) fn say(&self, answer: Answer) {
+        if let Some((.., answers)) = &self.0 {
+            let _ = answers.send(answer);
+        }
+    }
+}
 
 /// The ways to all links. Cheap to clone.
 #[derive(Clone, Default)]

@@ -2,7 +2,7 @@
 //!
 //! Level by level: it drains all messages, steps the replicas, hands one group to the WAL and publishes once. It decides nothing.
 
-use super::links::{Answer, AnswerSender, LinkMsg, Pushed};
+use super::links::{Answer, Answering, LinkMsg, Pushed};
 use super::messages::{
     Closed, Ending, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Verify,
     Wanted,
@@ -21,7 +21,7 @@ use millpond_core::replica::{
 };
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::{BrokerId, ErrorCode, Incarnation, LeaderEpoch, Offset, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, Incarnation, Offset, PartitionId};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,9 +49,7 @@ struct Slot {
     /// The brokers that are pushed to, and what they were told last.
     followers: Vec<BrokerId>,
     told: Option<(PushHead, Offset)>,
-    /// To whom a follower answers: the stream of the newest push, by its leader's epoch and its nonce. What comes late from a stream
-    /// before, to a session that has ended, takes no answers away from the one after.
-    answers: Option<(LeaderEpoch, u64, AnswerSender)>,
+    answers: Answering,
     /// Batches that wait for the end of a transfer of leadership.
     held: Vec<Produce>,
     /// Batches that wait for their transaction's coordinator.
@@ -303,9 +301,7 @@ impl Shard {
     fn release(&mut self) {
         for partition in std::mem::take(&mut self.to_release) {
             let Some(slot) = self.slots.get_mut(&partition) else { continue };
-            for produce in std::mem::take(&mut slot.held) {
-                self.append(produce);
-            }
+            std::mem::take(&mut slot.held).into_iter().for_each(|produce| self.append(produce));
         }
     }
 
@@ -396,14 +392,11 @@ impl Shard {
             let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
             return;
         };
-        let (epoch, nonce) = (push.head.epoch, push.nonce);
-        let newer = slot.answers.take_if(|(known, newest, _)| (*known, *newest) > (epoch, nonce));
-        // What is said at once is said to whom it is about.
-        slot.answers = Some((epoch, nonce, answers));
+        let newer = slot.answers.turn_to(&push, answers);
         let written_before = self.marks.len();
         self.step(partition, Input::Push(push));
         if let (Some(newer), Some(slot)) = (newer, self.slots.get_mut(&partition)) {
-            slot.answers = Some(newer);
+            slot.answers = newer;
         }
         if self.marks.len() > written_before {
             self.room.extend(room);
@@ -428,7 +421,7 @@ impl Shard {
             publish: true,
             followers: Vec::new(),
             told: None,
-            answers: None,
+            answers: Answering::default(),
             held: Vec::new(),
             unverified: Waiting::default(),
             rebuilding: None,
@@ -620,9 +613,9 @@ impl Shard {
             Output::Follow(cursor) => self.follow(partition, cursor),
             Output::Unfollow(follower) => self.unfollow(partition, follower),
             Output::Reply { reply, .. } => {
-                let answers = self.slots.get(&partition).and_then(|slot| slot.answers.as_ref());
-                // Without its stream the leader hears nothing, and pushes anew when it is back.
-                let _ = answers.map(|(.., answers)| answers.send(Answer::Said { partition, reply }));
+                if let Some(slot) = self.slots.get(&partition) {
+                    slot.answers.say(Answer::Said { partition, reply });
+                }
             }
             Output::Install => self.to_rebuild.push((partition, Wanted::Manifest)),
         }
