@@ -39,7 +39,7 @@ pub(super) struct Door {
     turns: Turns,
     /// The session of its fetches.
     sessions: fetch::Sessions,
-    /// Cancelled when the client has closed the connection.
+    /// Cancelled once nothing more is read of the connection.
     hung_up: CancellationToken,
 }
 

@@ -3,9 +3,8 @@
 use super::harness::*;
 use crate::partitions::links::{Answer, Pushed};
 use crate::partitions::messages::ShardMsg;
-use millpond_core::records::Leader;
-use millpond_core::replica::{Acks, Placed, Push, PushHead, Said};
-use millpond_log::{LeaderEpoch, Offset};
+use millpond_core::replica::{Acks, Placed, Push, Said};
+use millpond_log::Offset;
 use tokio::sync::mpsc::unbounded_channel;
 
 /// Rule R8: a broker that stood still has the rest of an old stream before it, when the new one has begun. What is durable is told to the
@@ -20,14 +19,7 @@ async fn what_comes_late_from_an_older_stream_takes_no_answers_from_the_newer() 
     acknowledged(vec![one.produce(partition, batch(100, 1), Acks::All)]).await;
     let log = one.log(partition).await;
     two.open(partition);
-    let head = PushHead {
-        epoch: LeaderEpoch(1),
-        leader: Leader { rid: one.peer.rid, inc: one.peer.inc },
-        unclean_epoch: None,
-        hw: Offset(0),
-        log_start: Offset(0),
-        tiered_end: Offset(0),
-    };
+    let head = one.head();
     let push = |nonce: u64, batches: Vec<Placed>| {
         let (answers, answered) = unbounded_channel();
         let room = batches.iter().map(|placed| two.room(placed.batch.size())).collect();

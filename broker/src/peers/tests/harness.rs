@@ -339,16 +339,21 @@ impl Node {
         reached.unwrap_or_else(|_| panic!("{hw} is reached")).expect("the shard runs");
     }
 
-    /// Has the link to `peer` push the whole log, as a leader does that has heard of a follower without any.
-    pub(super) fn push_from_the_start(&self, partition: PartitionId, peer: &Peer) {
-        let head = PushHead {
+    /// What this node says of itself as a leader of the first epoch, of a log that nothing is known of yet.
+    pub(super) fn head(&self) -> PushHead {
+        PushHead {
             epoch: LeaderEpoch(1),
             leader: Leader { rid: self.peer.rid, inc: self.peer.inc },
             unclean_epoch: None,
             hw: Offset(0),
             log_start: Offset(0),
             tiered_end: Offset(0),
-        };
+        }
+    }
+
+    /// Has the link to `peer` push the whole log, as a leader does that has heard of a follower without any.
+    pub(super) fn push_from_the_start(&self, partition: PartitionId, peer: &Peer) {
+        let head = self.head();
         let cursor = Cursor { to: peer.rid.broker, nonce: 1, from: Offset(0), prev_epoch: None };
         let (_, end) = self.wal.bounds(partition).expect("it is here");
         self.links.send(peer.rid.broker, LinkMsg::Follow { partition, cursor, head, end });
