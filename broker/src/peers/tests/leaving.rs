@@ -77,17 +77,12 @@ async fn a_replica_that_stays_after_all_is_pushed_to_again() {
     two.tell(partition, ShardMsg::Session(Some(two.peer.inc)));
     two.open(partition);
     two.tell(partition, ShardMsg::Leave { partition, leaves: true });
-    meet(&[&one, &two]);
-    one.push_from_the_start(partition, &two.peer);
     let mut early = push(&one, &two, partition, 1, &log);
     assert_eq!(next(&mut early).await, Answer::Unknown { partition, nonce: 1 });
+    meet(&[&one, &two]);
+    assign(partition, &[&one, &two], 1, &[&one, &two], 2);
     two.tell(partition, ShardMsg::Leave { partition, leaves: false });
-    let copied = tokio::time::timeout(PATIENCE, async {
-        while two.wal.bounds(partition).is_none_or(|(_, end)| end < Offset(1)) {
-            tokio::task::yield_now().await;
-        }
-    });
-    copied.await.expect("the link pushes it");
+    two.reaches(partition, Offset(1)).await;
     one.end().await;
     two.end().await;
 }
