@@ -411,7 +411,7 @@ impl Fleet {
     }
 
     /// Gives a replica up, unless the record names this broker again by now: an image may be old, and a leader that placed the replica
-    /// here anew may count on it already (S5). So it acknowledges nothing from here on, and only then the store is asked.
+    /// here anew may count on it already (rule S5). So it acknowledges nothing from here on, and only then the store is asked.
     fn leave(&mut self, id: PartitionId) {
         // One that is being opened is looked at once it is open: were it forgotten, another would be opened beside it.
         let Some(Some(local)) = self.local.get(&id) else { return };

@@ -371,7 +371,7 @@ impl Shard {
             let mark = slot.replica.start_over();
             (WalRecord::Reset { partition, at, prefix_hash: slot.replica.prefix_hash() }, mark)
         });
-        // What another has acknowledged would be gone (S5).
+        // What another has acknowledged would be gone (rule S5).
         assert!(self.slots.insert(partition, slot).is_none(), "a replica that is open is not opened");
         if let Some((record, mark)) = reset {
             self.write(record, partition, mark);

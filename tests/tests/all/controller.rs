@@ -163,7 +163,7 @@ async fn partitions_go_where_the_operator_says() {
     brokers.stop().await;
 }
 
-/// S5: a replica is opened once at a time, however often it is placed and taken away meanwhile. Another opening would begin its log anew,
+/// Rule S5: a replica is opened once at a time, however often it is placed and taken away meanwhile. Another opening would begin its log anew,
 /// behind the back of a leader that counts on what the first has acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_that_is_cancelled_and_begun_again_while_the_bucket_is_slow_opens_its_replica_once() {

@@ -49,7 +49,7 @@ async fn matches(answered: &mut UnboundedReceiver<Answer>, nonce: u64, end: Offs
     }
 }
 
-/// S5, rule L2: a session that begins in between gives no incarnation to a replica that may be dropped in the next moment.
+/// Rules S5 and L2: a session that begins in between gives no incarnation to a replica that may be dropped in the next moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_to_be_given_up_acknowledges_nothing_whatever_session_begins() {
     let partition = partition(0);
