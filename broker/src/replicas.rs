@@ -47,7 +47,7 @@ pub(crate) struct Opened {
 impl Broker {
     /// Opens a replica. Waits while the object store is away; a broker that waits is not ready, and not dead (case S1).
     pub(crate) async fn open_replica(&self, opening: Opening) -> Result<Opened, StartError> {
-        let Opening { topic_name, config, root, in_wal, lost, complete, view } = opening;
+        let Opening { topic_name, config, mut root, in_wal, lost, complete, view } = opening;
         let inner = self.inner();
         let partition = root.value.partition;
         let found = loop {
@@ -58,6 +58,10 @@ impl Broker {
                 Err(error @ RecoveryError::Tiered { .. }) => {
                     tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
                     tokio::time::sleep(inner.config.tier_interval).await;
+                    // Rule G4: what the manifest named may be gone by now. A store that does not answer now may the next time.
+                    if let Ok(stored) = inner.store.tier_root(partition).await {
+                        root = decode_root(partition, stored.as_ref())?;
+                    }
                 }
                 Err(error) => return Err(StartError::Recovery(error.to_string())),
             }
