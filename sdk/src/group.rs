@@ -304,9 +304,9 @@ impl GroupConsumer {
         self.committer.clone()
     }
 
-    /// Leaves the group in order: hands out nothing more, has the listener give everything up, commits what auto commit would (not what
-    /// was handed out last, since nothing was asked for after it), and says farewell, so that others go on at once. A static member's
-    /// partitions stay its own until its session ends. Takes up to `close_timeout`.
+    /// Leaves the group in order: hands out nothing more, lets the listener end what it has begun and give everything up, commits what auto
+    /// commit would (not what was handed out last, since nothing was asked for after it), and says farewell, so that others go on at once.
+    /// A static member's partitions stay its own until its session ends. Takes up to `close_timeout`.
     ///
     /// # Errors
     /// Why the last commit failed, or why the coordinator could not be told: then others go on when the session ends.

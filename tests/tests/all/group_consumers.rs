@@ -1,5 +1,6 @@
 //! The SDK's consumers in a group, over real brokers.
 
+mod closing;
 mod commits;
 mod fleet;
 mod many;
