@@ -164,6 +164,8 @@ async fn worker_stops_while_it_gives_up(commit_interval: Duration) -> Vec<Option
             reaches(11 + value).await;
         }
         stop.cancel();
+        // It has begun to close once this is answered: one task runs both.
+        is_committed().await;
         gate.pass();
         second
     };
