@@ -22,6 +22,7 @@ use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::record::{ConsumerRecord, TopicPartition};
 use crate::transactional::OffsetsOf;
+use futures::future::{BoxFuture, FutureExt};
 use futures::{Stream, StreamExt};
 use listener::{Listening, Unheard};
 pub(crate) use member::whenever;
@@ -36,7 +37,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::transport::Channel;
 use turns::Turn;
@@ -82,7 +82,7 @@ pub struct GroupConsumer {
 struct AutoCommit {
     interval: Duration,
     next: Instant,
-    under_way: Option<JoinHandle<Result<(), Error>>>,
+    under_way: Option<BoxFuture<'static, Result<(), Error>>>,
 }
 
 impl GroupConsumer {
@@ -251,6 +251,7 @@ impl GroupConsumer {
     /// The same without waiting: the commit goes on by itself, in the order in which commits are asked for. What it came to may be
     /// awaited, or not.
     pub fn commit_async(&mut self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        // A task that waits for it, so that it goes on.
         let committing = tokio::spawn(self.commit_all());
         async move {
             committing.await.unwrap_or_else(|ended| {
@@ -261,9 +262,8 @@ impl GroupConsumer {
 
     fn commit_all(&mut self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         self.unconfirmed.clear();
-        let (committer, tenure) = (self.committer.clone(), self.committer.tenure());
-        let offsets = committer.news(self.positions(&self.held));
-        async move { committer.commit_of(tenure, offsets).await }
+        let taken = self.committer.take_down(self.positions(&self.held));
+        self.committer.commit_taken(self.committer.news(taken))
     }
 
     /// Commits these offsets, of assigned partitions. Returns once that is durable.
@@ -304,20 +304,30 @@ impl GroupConsumer {
         self.committer.clone()
     }
 
-    /// Leaves the group in order: hands out nothing more, has the listener give everything up, commits what auto commit would (not what
-    /// was handed out last, since nothing was asked for after it), and says farewell, so that others go on at once. A static member's
-    /// partitions stay its own until its session ends. Takes up to `close_timeout`.
+    /// Leaves the group in order: hands out nothing more, lets the listener end what it has begun and give everything up, commits what auto
+    /// commit would (not what was handed out last, since nothing was asked for after it), and says farewell, so that others go on at once.
+    /// A static member's partitions stay its own until its session ends. Takes up to `close_timeout`.
     ///
     /// # Errors
     /// Why the last commit failed, or why the coordinator could not be told: then others go on when the session ends.
     pub async fn close(mut self) -> Result<(), Error> {
         let until = Instant::now() + self.config.close_timeout;
-        self.turn = None;
+        if let Some(auto) = &mut self.auto_commit {
+            // The last one says the same and more, and has less time.
+            auto.under_way = None;
+        }
         for partition in &self.held {
             // It is held, so it is assigned to the reader.
             let _ = self.reader.pause(partition);
         }
-        let given_up = match timeout_at(until, self.give_up(self.held.iter().cloned().collect())).await {
+        let given_up = async {
+            // The listener is not interrupted: what it has begun to commit would be nobody's.
+            if let Some(turn) = self.turn.take() {
+                self.turned(turn.await);
+            }
+            self.give_up(self.held.iter().cloned().collect()).await
+        };
+        let given_up = match timeout_at(until, given_up).await {
             Ok(given_up) => given_up,
             Err(_) => Err(Error::new(
                 ErrorCode::RequestTimedOut,
@@ -374,9 +384,9 @@ impl GroupConsumer {
     fn commit_by_itself(&mut self, context: &mut Context<'_>) {
         let Some(auto) = &mut self.auto_commit else { return };
         if let Some(under_way) = &mut auto.under_way {
-            let Poll::Ready(result) = Pin::new(under_way).poll(context) else { return };
+            let Poll::Ready(result) = under_way.poll_unpin(context) else { return };
             auto.under_way = None;
-            if let Ok(Err(error)) = result {
+            if let Err(error) = result {
                 tracing::warn!(group = self.config.group, %error, "auto commit failed; the next one tries again");
             }
         }
@@ -386,12 +396,11 @@ impl GroupConsumer {
         }
         auto.next = Instant::now() + auto.interval;
         let stay: BTreeSet<TopicPartition> = self.held.difference(&self.leaving).cloned().collect();
-        let (committer, tenure) = (self.committer.clone(), self.committer.tenure());
-        let offsets = committer.news(self.positions(&stay));
-        if offsets.is_empty() {
+        let news = self.committer.news(self.committer.take_down(self.positions(&stay)));
+        if news.is_empty() {
             return;
         }
-        let commit = tokio::spawn(async move { committer.commit_of(tenure, offsets).await });
+        let commit = self.committer.commit_taken(news);
         self.auto_commit.as_mut().expect("looked at above").under_way = Some(commit);
     }
 }

@@ -11,7 +11,7 @@ use crate::record::{ProducerRecord, TopicPartition};
 use millpond_log::{ErrorCode, Offset, ProducerEpoch, ProducerId, TopicId};
 use millpond_proto::v1;
 use millpond_proto::v1::transactions_client::TransactionsClient;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,17 +67,23 @@ enum State {
     /// `begin`.
     Ready,
     /// Everything but `begin`.
-    Open {
-        producer: Producer,
-        /// Whether anything may belong to it yet.
-        begun: bool,
-        /// Why it can only be aborted.
-        failed: Option<Error>,
-    },
+    Open(Open),
     /// The same end again: it is not known whether it was heard.
     Ending { commit: bool },
     /// Nothing.
     Over(Error),
+}
+
+/// A transaction that is open.
+#[derive(Debug)]
+struct Open {
+    producer: Producer,
+    /// Whether anything may belong to it yet.
+    begun: bool,
+    /// Offsets that may belong to it or not, since no answer said so: their groups and partitions.
+    in_doubt: BTreeSet<(String, TopicPartition)>,
+    /// Why it can only be aborted.
+    failed: Option<Error>,
 }
 
 impl TransactionalProducer {
@@ -116,10 +122,10 @@ impl TransactionalProducer {
             State::Ready => {
                 let (config, id) = (self.config.producer.clone(), Arc::clone(&self.id));
                 let producer = Producer::of_transaction(&self.client, config, id, self.identity)?;
-                self.state = State::Open { producer, begun: false, failed: None };
+                self.state = State::Open(Open { producer, begun: false, in_doubt: BTreeSet::new(), failed: None });
                 Ok(())
             }
-            State::Open { .. } => Err(state("a transaction is open; commit or abort it first")),
+            State::Open(_) => Err(state("a transaction is open; commit or abort it first")),
             State::Ending { .. } => {
                 Err(state("the last transaction is not known to have ended; call the same end again"))
             }
@@ -132,7 +138,7 @@ impl TransactionalProducer {
     /// # Errors
     /// As `Producer::send`. What was taken and cannot be written is told by the delivery, and by `commit`.
     pub async fn send(&mut self, record: ProducerRecord) -> Result<Delivery, Error> {
-        let (producer, begun, failed) = self.open()?;
+        let Open { producer, begun, failed, .. } = self.open()?;
         let delivery = producer.send(record).await.inspect_err(|error| *failed = Some(error.clone()))?;
         *begun = true;
         Ok(delivery)
@@ -140,18 +146,27 @@ impl TransactionalProducer {
 
     /// Lets offsets of a group be part of the transaction: of each partition the offset to read next.
     ///
+    /// If the future is dropped, they may be part of it or not: send them again, or abort.
+    ///
     /// # Errors
-    /// What the coordinators say; then the transaction can only be aborted, unless the error is `retriable`.
+    /// What the coordinators say; then the transaction can only be aborted, unless the error is `retriable`: then send them again.
     pub async fn send_offsets(&mut self, of: &OffsetsOf, offsets: &[(TopicPartition, Offset)]) -> Result<(), Error> {
-        self.open()?;
-        let committed = self.commit_offsets(of, offsets).await;
-        let (_, begun, failed) = self.open()?;
+        let sent = || offsets.iter().map(|(at, _)| (of.group.clone(), at.clone()));
+        let Open { begun, in_doubt, .. } = self.open()?;
+        // Before anything is sent: whoever drops the future does not hear what has arrived.
         *begun = true;
-        committed.inspect_err(|error| {
-            if !error.retriable {
-                *failed = Some(error.clone());
+        in_doubt.extend(sent());
+        let committed = self.commit_offsets(of, offsets).await;
+        let Open { in_doubt, failed, .. } = self.open()?;
+        match &committed {
+            Ok(()) => {
+                let known: BTreeSet<(String, TopicPartition)> = sent().collect();
+                in_doubt.retain(|offset| !known.contains(offset));
             }
-        })
+            Err(error) if !error.retriable => *failed = Some(error.clone()),
+            Err(_) => {}
+        }
+        committed
     }
 
     /// Commits the transaction: waits until all its records are written, and has it decided. Once this returns, readers of committed
@@ -159,7 +174,8 @@ impl TransactionalProducer {
     ///
     /// # Errors
     /// Nothing of it was committed, and `abort` is due, unless the error is `retriable`: then call `commit` again. After
-    /// `needs_new_producer` make a new producer.
+    /// `needs_new_producer` make a new producer. `InvalidTxnState` also if it is not known whether offsets that were sent are part of it:
+    /// it may be committed once they were sent again.
     pub async fn commit(&mut self) -> Result<(), Error> {
         self.end(true).await
     }
@@ -172,10 +188,10 @@ impl TransactionalProducer {
         self.end(false).await
     }
 
-    fn open(&mut self) -> Result<(&Producer, &mut bool, &mut Option<Error>), Error> {
+    fn open(&mut self) -> Result<&mut Open, Error> {
         match &mut self.state {
-            State::Open { failed: Some(error), .. } => Err(error.clone().given_up()),
-            State::Open { producer, begun, failed } => Ok((producer, begun, failed)),
+            State::Open(Open { failed: Some(error), .. }) => Err(error.clone().given_up()),
+            State::Open(open) => Ok(open),
             State::Ready => Err(state("no transaction is open; begin one first")),
             State::Ending { .. } => Err(state("the transaction is being ended")),
             State::Over(error) => Err(error.clone()),
@@ -190,8 +206,13 @@ impl TransactionalProducer {
                 return Err(state("the other outcome was asked for, and may be decided; ask for that again"));
             }
             State::Ending { .. } => {}
-            State::Open { producer, begun, failed } => {
+            State::Open(Open { producer, begun, in_doubt, failed }) => {
                 if commit {
+                    if let (Some((group, at)), None) = (in_doubt.first(), &failed) {
+                        return Err(state(&format!(
+                            "the offset of {at} in group `{group}` may be part of the transaction or not; send it again, or abort"
+                        )));
+                    }
                     let settled = producer.settle().await;
                     if let Some(error) = failed.clone().or(settled.err()) {
                         *failed = Some(error.clone());

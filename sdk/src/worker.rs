@@ -7,11 +7,13 @@ mod dispatch;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::group::{Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription, whenever};
+use crate::group::{
+    Assigned, Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription, whenever,
+};
 use crate::record::{ConsumerRecord, TopicPartition};
 use dispatch::{Dispatcher, JobId};
 use futures::StreamExt;
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::BoxFuture;
 use millpond_log::{ErrorCode, Offset};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -19,9 +21,12 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
+
+/// Of the time that closing may take, what records have that are under way.
+const DRAIN_OF_CLOSING: f64 = 0.6;
 
 /// How a worker behaves.
 #[derive(Clone, Debug)]
@@ -35,7 +40,8 @@ pub struct WorkerConfig {
     /// How often is committed what is done.
     pub commit_interval: Duration,
     /// How long records that were begun, and those below them, may take to end when their partition is revoked or the worker stops.
-    /// Then they are abandoned at their next `await`, and are worked on again elsewhere. Less than `GroupConfig::poll_interval_max`.
+    /// Then they are abandoned at their next `await`, and are worked on again elsewhere. Less than four fifths of
+    /// `GroupConfig::poll_interval_max`. When the worker stops, they have six tenths of `GroupConfig::close_timeout` at most.
     pub drain_timeout: Duration,
 }
 
@@ -129,11 +135,20 @@ impl Worker {
                 "`drain_timeout` is less than four fifths of `poll_interval_max`: else partitions are lost meanwhile";
             return Err(WorkerError::Consumer(Error::new(ErrorCode::InvalidRequest, message)));
         }
+        let close_timeout = group.close_timeout;
         let bench = Bench { drain_timeout: self.config.drain_timeout, shared: Arc::default() };
         let consumer = GroupConsumer::with_listener(client, group, subscription, bench.clone());
         let consumer = consumer.map_err(WorkerError::Consumer)?;
         let committer = consumer.committer();
-        let mut shift = Shift { config: &self.config, handler, bench, committer, jobs: JoinSet::new(), commit: None };
+        let mut shift = Shift {
+            config: &self.config,
+            close_timeout,
+            handler,
+            bench,
+            committer,
+            jobs: JoinSet::new(),
+            commit: None,
+        };
         let mut consumer = consumer;
         let ended = shift.work(&mut consumer, shutdown).await;
         let closed = shift.close(consumer).await;
@@ -153,6 +168,8 @@ struct Shared {
     state: Mutex<State>,
     /// Something was done.
     done: Notify,
+    /// When all that is under way is abandoned, once the worker stops.
+    cut_off: watch::Sender<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -178,6 +195,13 @@ impl Bench {
         }
     }
 
+    /// Waits until all that is under way is to be abandoned.
+    async fn cut_off(&self) {
+        let mut cut_off = self.shared.cut_off.subscribe();
+        let at = cut_off.wait_for(Option::is_some).await.ok().and_then(|at| *at);
+        sleep_until(at.expect("`self` keeps its sender")).await;
+    }
+
     /// Abandons what is worked on of these partitions, and forgets them.
     fn abandon(&self, partitions: &BTreeSet<TopicPartition>) {
         let mut state = self.state();
@@ -191,11 +215,20 @@ impl Bench {
 }
 
 impl RebalanceListener for Bench {
+    async fn assigned(&mut self, assigned: &mut Assigned) {
+        // Of a revocation that was cut short something may be left, and it is not of this assignment.
+        self.abandon(&assigned.partitions().cloned().collect());
+    }
+
     async fn revoked(&mut self, revoked: &Revoked) {
         let partitions: BTreeSet<TopicPartition> = revoked.partitions().iter().cloned().collect();
         self.state().dispatcher.hold(&partitions);
-        if timeout(self.drain_timeout, self.idle(&partitions)).await.is_err() {
-            tracing::warn!("records of revoked partitions took longer than `drain_timeout`; they are abandoned");
+        let drained = tokio::select! {
+            drained = timeout(self.drain_timeout, self.idle(&partitions)) => drained.is_ok(),
+            () = self.cut_off() => false,
+        };
+        if !drained {
+            tracing::warn!("records of partitions that are given up took too long; they are abandoned");
         }
         let mut done = self.state().dispatcher.positions();
         done.retain(|partition, _| partitions.contains(partition));
@@ -213,6 +246,8 @@ impl RebalanceListener for Bench {
 /// A worker at work.
 struct Shift<'a, H, E> {
     config: &'a WorkerConfig,
+    /// How long the consumer takes at most to leave.
+    close_timeout: Duration,
     handler: H,
     bench: Bench,
     committer: Committer,
@@ -303,21 +338,19 @@ where
     }
 
     fn commit(&mut self) {
-        let news = self.committer.news(self.bench.state().dispatcher.positions());
+        let done = self.committer.take_down(self.bench.state().dispatcher.positions());
+        let news = self.committer.news(done);
         if !news.is_empty() {
-            let committer = self.committer.clone();
-            self.commit = Some(async move { committer.commit(news).await }.boxed());
+            self.commit = Some(self.committer.commit_taken(news));
         }
     }
 
     /// Leaves the group: its listener finishes or abandons what is under way, and commits what is done.
     async fn close(mut self, consumer: GroupConsumer) -> Result<(), WorkerError<E>> {
-        // One commit at a time: the last comes after this one.
-        if let Some(commit) = self.commit.take()
-            && let Err(error) = commit.await
-        {
-            tracing::debug!(%error, "the commit under way failed; the last one tries again");
-        }
+        // The last one says the same and more, and has less time.
+        self.commit = None;
+        // What is left of the time is for the last commit and the farewell.
+        self.bench.shared.cut_off.send_replace(Some(Instant::now() + self.close_timeout.mul_f64(DRAIN_OF_CLOSING)));
         let mut closing = pin!(consumer.close());
         let mut failed = Ok(());
         loop {

@@ -5,6 +5,7 @@ pub mod broker;
 pub mod brokers;
 pub mod etcd;
 pub mod fleet;
+pub mod gate;
 pub mod http;
 pub mod otlp;
 pub mod process;

@@ -1,18 +1,23 @@
 //! Commits of a group's offsets: as whom, for which partitions, one at a time, and again until it is known what became of them.
+//!
+//! A task of its own carries them out. Whoever commits may look elsewhere and holds up nobody: a listener commits while the application
+//! polls, and the application commits while the listener's call waits to be polled.
 
 use super::membership::wire;
-use super::rights::{Held, Identity, Rights, Tenure};
+use super::rights::{Grant, Held, Identity, Rights, Tenure};
 use crate::client::answer;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::record::{ConsumerRecord, TopicPartition};
 use crate::transactional::OffsetsOf;
+use futures::future::{self, BoxFuture, FutureExt};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 /// An offset to commit: where a group goes on.
@@ -45,18 +50,36 @@ impl CommitOffset {
 /// One commit is under way at a time, in the order in which they were asked for.
 #[derive(Clone, Debug)]
 pub struct Committer {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
+    asks: UnboundedSender<Ask>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Shared {
     coordinator: Coordinator,
     instance: Option<String>,
     patience: Duration,
     rights: Mutex<Rights>,
-    /// Attempts so far: the coordinator refuses one that was given up and comes after a later one.
-    attempts: AtomicU64,
-    under_way: tokio::sync::Mutex<()>,
+}
+
+/// Offsets as they were taken down: each with the assignment by which its partition was held then, if it was.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TakenDown {
+    offsets: BTreeMap<TopicPartition, (CommitOffset, Option<Grant>)>,
+}
+
+impl TakenDown {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+}
+
+/// A commit that was asked for. Whoever asked has gone when `done` is closed.
+#[derive(Debug)]
+struct Ask {
+    taken: TakenDown,
+    deadline: Instant,
+    done: oneshot::Sender<Result<(), Error>>,
 }
 
 /// What became of one attempt.
@@ -70,42 +93,144 @@ enum Attempt {
 }
 
 impl Committer {
+    /// Must be called inside a Tokio runtime.
     pub(super) fn new(coordinator: Coordinator, instance: Option<String>, patience: Duration) -> Committer {
-        let (rights, under_way) = (Mutex::default(), tokio::sync::Mutex::default());
-        let attempts = AtomicU64::new(0);
-        Committer { inner: Arc::new(Inner { coordinator, instance, patience, rights, attempts, under_way }) }
+        let shared = Arc::new(Shared { coordinator, instance, patience, rights: Mutex::default() });
+        let (asks, asked) = mpsc::unbounded_channel();
+        // Ends with the last of those that ask.
+        tokio::spawn(Carrier { shared: Arc::clone(&shared), attempts: 0 }.run(asked));
+        Committer { shared, asks }
     }
 
-    /// Commits offsets of partitions that the member holds. Returns once that is durable.
+    /// Commits offsets of partitions that the member holds. The future is ready once that is durable, and waits for nothing that its
+    /// task has to do. It is asked for by this call; if the future is dropped, it may be committed or not.
     ///
     /// A partition that is not the member's any more is refused, and so is all of it for a member that was removed: whoever holds the
-    /// partition now goes on at what was committed before. Tried again up to `ClientConfig::api_timeout` where that may help.
+    /// partition now goes on at what was committed before. One that has come back since this call is another's offset, and refused too.
+    /// Tried again up to `ClientConfig::api_timeout` where that may help, the time that commits before it take included.
     ///
     /// # Errors
     /// The first partition's that failed; others may have been committed. `StaleMemberEpoch`, `UnknownMemberId`, `FencedInstanceId`: the
     /// partitions are lost, and what was processed of them since the last commit will be processed again, elsewhere.
-    pub async fn commit(&self, offsets: impl IntoIterator<Item = (TopicPartition, CommitOffset)>) -> Result<(), Error> {
-        self.commit_of(self.tenure(), offsets.into_iter().collect()).await
+    pub fn commit(
+        &self,
+        offsets: impl IntoIterator<Item = (TopicPartition, CommitOffset)>,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.commit_taken(self.take_down(offsets))
     }
 
-    /// The same, for offsets that were taken down in this membership.
-    pub(super) async fn commit_of(
-        &self,
-        tenure: Tenure,
-        mut left: BTreeMap<TopicPartition, CommitOffset>,
-    ) -> Result<(), Error> {
-        if left.is_empty() {
-            return Ok(());
+    /// Takes offsets down: they are committed by the assignments of now, or not at all.
+    pub(crate) fn take_down(&self, offsets: impl IntoIterator<Item = (TopicPartition, CommitOffset)>) -> TakenDown {
+        let offsets: Vec<(TopicPartition, CommitOffset)> = offsets.into_iter().collect();
+        let rights = self.shared.rights();
+        let by_now = |(partition, offset): (TopicPartition, CommitOffset)| {
+            let grant = rights.grant(&partition);
+            (partition, (offset, grant))
+        };
+        TakenDown { offsets: offsets.into_iter().map(by_now).collect() }
+    }
+
+    /// What of it is not committed yet, as far as is known. One that was lost is among it: its commit is refused.
+    pub(crate) fn news(&self, mut taken: TakenDown) -> TakenDown {
+        let rights = self.shared.rights();
+        taken.offsets.retain(|partition, (position, grant)| {
+            rights.held_by(*grant, partition).is_none_or(|held| held.committed != Some(position.offset))
+        });
+        taken
+    }
+
+    /// Commits offsets that were taken down, as `commit` does.
+    pub(crate) fn commit_taken(&self, taken: TakenDown) -> BoxFuture<'static, Result<(), Error>> {
+        if taken.is_empty() {
+            return future::ready(Ok(())).boxed();
         }
-        let deadline = Instant::now() + self.inner.patience;
-        let _under_way = self.inner.under_way.lock().await;
+        let (done, answer) = oneshot::channel();
+        let deadline = Instant::now() + self.shared.patience;
+        // The task lives as long as this handle, unless the runtime is shut down: then there is no answer.
+        let _ = self.asks.send(Ask { taken, deadline, done });
+        let committed = async move {
+            answer.await.unwrap_or_else(|_| {
+                Err(Error::new(ErrorCode::UnknownServerError, "the commit was cut short with its runtime"))
+            })
+        };
+        committed.boxed()
+    }
+
+    /// The member and its epoch, for a commit inside a transaction, if it holds all of these partitions.
+    ///
+    /// # Errors
+    /// `StaleMemberEpoch`.
+    pub(super) fn offsets_of<'a>(
+        &self,
+        partitions: impl IntoIterator<Item = &'a TopicPartition>,
+    ) -> Result<OffsetsOf, Error> {
+        let rights = self.shared.rights();
+        if let Some(gone) = partitions.into_iter().find(|partition| rights.held(partition).is_none()) {
+            let message = format!("{gone} is not this member's any more; its offset is not to be committed");
+            return Err(Error::new(ErrorCode::StaleMemberEpoch, message));
+        }
+        let Identity { member, epoch } = rights.identity().clone();
+        Ok(OffsetsOf { group: self.shared.coordinator.name().to_owned(), member: Some((member, epoch)) })
+    }
+
+    pub(super) fn hold(&self, partition: TopicPartition, held: Held, of: Tenure) {
+        self.shared.rights().hold(partition, held, of);
+    }
+
+    pub(super) fn let_go(&self, partition: &TopicPartition) {
+        self.shared.rights().let_go(partition);
+    }
+
+    pub(super) fn identify(&self, member: &str, epoch: i32) {
+        self.shared.rights().identify(member, epoch);
+    }
+
+    /// All partitions are gone; `next` is who it will be.
+    pub(super) fn lose(&self, next: &str) {
+        self.shared.rights().lose(next);
+    }
+
+    /// The membership that partitions are assigned to now.
+    pub(super) fn tenure(&self) -> Tenure {
+        self.shared.rights().tenure()
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.shared.rights().identity().clone()
+    }
+}
+
+impl Shared {
+    fn rights(&self) -> MutexGuard<'_, Rights> {
+        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that carries commits out, so that none waits for one whose caller looks elsewhere.
+struct Carrier {
+    shared: Arc<Shared>,
+    /// Attempts so far: the coordinator refuses one that was given up and comes after a later one.
+    attempts: u64,
+}
+
+impl Carrier {
+    async fn run(mut self, mut asked: UnboundedReceiver<Ask>) {
+        while let Some(Ask { taken, deadline, mut done }) = asked.recv().await {
+            let committed = tokio::select! {
+                biased;
+                // Nobody waits for it, and others do for what comes after it.
+                () = done.closed() => continue,
+                committed = self.commit(taken, deadline) => committed,
+            };
+            // Whoever goes away now does not mind.
+            let _ = done.send(committed);
+        }
+    }
+
+    /// Commits, and again until it is known what became of it.
+    async fn commit(&mut self, mut left: TakenDown, deadline: Instant) -> Result<(), Error> {
         let (mut failures, mut first) = (0, None);
         loop {
-            // A partition that came back was another member's meanwhile: what is committed of it now could take it back.
-            if self.tenure() != tenure {
-                let message = "all partitions were lost meanwhile; what was not committed is processed again";
-                return Err(first.unwrap_or_else(|| Error::new(ErrorCode::StaleMemberEpoch, message)));
-            }
             let identity = self.identity();
             let (again, error) = match self.attempt(&identity, &left, deadline).await {
                 Ok(Attempt::Done) => return first.map_or(Ok(()), Err),
@@ -117,8 +242,8 @@ impl Committer {
                 Err(error) => return Err(first.unwrap_or(error)),
             };
             failures += 1;
-            left.retain(|partition, _| again.contains(partition));
-            let pause = self.inner.coordinator.backoff(&error, failures);
+            left.offsets.retain(|partition, _| again.contains(partition));
+            let pause = self.shared.coordinator.backoff(&error, failures);
             if left.is_empty() || Instant::now() + pause >= deadline {
                 return Err(first.unwrap_or(error));
             }
@@ -129,49 +254,32 @@ impl Committer {
         }
     }
 
-    /// The member and its epoch, for a commit inside a transaction, if it holds all of these partitions.
-    ///
-    /// # Errors
-    /// `StaleMemberEpoch`.
-    pub(super) fn offsets_of<'a>(
-        &self,
-        partitions: impl IntoIterator<Item = &'a TopicPartition>,
-    ) -> Result<OffsetsOf, Error> {
-        let rights = self.rights();
-        if let Some(gone) = partitions.into_iter().find(|partition| rights.held(partition).is_none()) {
-            let message = format!("{gone} is not this member's any more; its offset is not to be committed");
-            return Err(Error::new(ErrorCode::StaleMemberEpoch, message));
-        }
-        let Identity { member, epoch } = rights.identity().clone();
-        Ok(OffsetsOf { group: self.inner.coordinator.name().to_owned(), member: Some((member, epoch)) })
+    fn identity(&self) -> Identity {
+        self.shared.rights().identity().clone()
     }
 
-    async fn attempt(
-        &self,
-        identity: &Identity,
-        offsets: &BTreeMap<TopicPartition, CommitOffset>,
-        deadline: Instant,
-    ) -> Result<Attempt, Error> {
+    async fn attempt(&mut self, identity: &Identity, left: &TakenDown, deadline: Instant) -> Result<Attempt, Error> {
         if identity.epoch <= 0 {
             return Err(Error::new(ErrorCode::UnknownMemberId, "the consumer is no member of its group now"));
         }
+        self.attempts += 1;
         let mut request = v1::CommitOffsetsRequest {
-            group: self.inner.coordinator.name().to_owned(),
+            group: self.shared.coordinator.name().to_owned(),
             member: identity.member.clone(),
             epoch: identity.epoch,
-            instance: self.inner.instance.clone(),
+            instance: self.shared.instance.clone(),
             offsets: Vec::new(),
             // One at a time: the order of attempts is that of their numbers.
-            number: Some(1 + self.inner.attempts.fetch_add(1, Ordering::Relaxed)),
+            number: Some(self.attempts),
         };
         let (mut asked, mut refused) = (Vec::new(), None);
-        for (partition, offset) in offsets {
-            let Some(Held { id, .. }) = self.rights().held(partition) else {
+        for (partition, (offset, grant)) in &left.offsets {
+            let Some(Held { id, .. }) = self.shared.rights().held_by(*grant, partition) else {
                 let message = format!("{partition} is not this member's any more; nothing of it was committed");
                 refused = Some(Error::new(ErrorCode::StaleMemberEpoch, message));
                 continue;
             };
-            asked.push((partition, id, offset));
+            asked.push((partition, *grant, offset));
             request.offsets.push(v1::OffsetToCommit {
                 partition: Some(wire(id)),
                 offset: offset.offset.0,
@@ -186,15 +294,15 @@ impl Committer {
                 let request = request.clone();
                 async move { answer(groups.commit_offsets(request).await) }
             };
-            self.inner.coordinator.call(deadline, call).await?.outcomes
+            self.shared.coordinator.call(deadline, call).await?.outcomes
         };
         if outcomes.len() != asked.len() {
             return Err(Error::new(ErrorCode::UnknownServerError, "the coordinator answered for other partitions"));
         }
         let mut again = Vec::new();
-        for ((partition, id, offset), outcome) in asked.into_iter().zip(outcomes) {
+        for ((partition, grant, offset), outcome) in asked.into_iter().zip(outcomes) {
             if outcome.error.is_empty() {
-                self.rights().committed(partition, id, offset.offset);
+                self.shared.rights().committed(grant, partition, offset.offset);
                 continue;
             }
             let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
@@ -207,47 +315,5 @@ impl Committer {
             }
         }
         Ok(refused.map_or(Attempt::Done, |error| Attempt::Failed { again, error }))
-    }
-
-    /// Those of `positions` that are not committed yet, as far as is known. One that was lost is among them: its commit is refused.
-    pub(crate) fn news(
-        &self,
-        mut positions: BTreeMap<TopicPartition, CommitOffset>,
-    ) -> BTreeMap<TopicPartition, CommitOffset> {
-        let rights = self.rights();
-        positions.retain(|partition, position| {
-            rights.held(partition).is_none_or(|held| held.committed != Some(position.offset))
-        });
-        positions
-    }
-
-    pub(super) fn hold(&self, partition: TopicPartition, held: Held, of: Tenure) {
-        self.rights().hold(partition, held, of);
-    }
-
-    pub(super) fn let_go(&self, partition: &TopicPartition) {
-        self.rights().let_go(partition);
-    }
-
-    pub(super) fn identify(&self, member: &str, epoch: i32) {
-        self.rights().identify(member, epoch);
-    }
-
-    /// All partitions are gone; `next` is who it will be.
-    pub(super) fn lose(&self, next: &str) {
-        self.rights().lose(next);
-    }
-
-    /// The membership that partitions are assigned to now.
-    pub(super) fn tenure(&self) -> Tenure {
-        self.rights().tenure()
-    }
-
-    pub(super) fn identity(&self) -> Identity {
-        self.rights().identity().clone()
-    }
-
-    fn rights(&self) -> MutexGuard<'_, Rights> {
-        self.inner.rights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

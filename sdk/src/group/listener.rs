@@ -1,6 +1,6 @@
 //! What an application is told when partitions come and go.
 
-use super::commit::{CommitOffset, Committer};
+use super::commit::{CommitOffset, Committer, TakenDown};
 use crate::error::Error;
 use crate::record::TopicPartition;
 use futures::future::{BoxFuture, FutureExt};
@@ -70,7 +70,7 @@ impl Assigned {
 #[derive(Clone, Debug)]
 pub struct Revoked {
     pub(super) partitions: Vec<TopicPartition>,
-    pub(super) positions: BTreeMap<TopicPartition, CommitOffset>,
+    pub(super) positions: TakenDown,
     pub(super) committer: Committer,
 }
 
@@ -86,7 +86,7 @@ impl Revoked {
     /// # Errors
     /// As `Committer::commit`.
     pub async fn commit(&self) -> Result<(), Error> {
-        self.committer.commit(self.committer.news(self.positions.clone())).await
+        self.committer.commit_taken(self.committer.news(self.positions.clone())).await
     }
 
     /// Commits these offsets of them: for an application that has processed a part.

@@ -22,6 +22,10 @@ pub(super) struct Held {
     pub(super) committed: Option<Offset>,
 }
 
+/// One assignment of a partition. The same partition that comes again is another: somebody else may have had it between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant(u64);
+
 /// Which membership something belongs to: it grows with each loss of all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tenure(u64);
@@ -31,7 +35,9 @@ pub(super) struct Tenure(u64);
 pub(super) struct Rights {
     identity: Identity,
     tenure: Tenure,
-    held: BTreeMap<TopicPartition, Held>,
+    held: BTreeMap<TopicPartition, (Grant, Held)>,
+    /// Assignments so far.
+    grants: u64,
 }
 
 impl Rights {
@@ -60,7 +66,8 @@ impl Rights {
     /// A partition was assigned to this membership; one that was lost meanwhile gets none.
     pub(super) fn hold(&mut self, partition: TopicPartition, held: Held, of: Tenure) {
         if of == self.tenure {
-            self.held.insert(partition, held);
+            self.grants += 1;
+            self.held.insert(partition, (Grant(self.grants), held));
         }
     }
 
@@ -71,12 +78,22 @@ impl Rights {
 
     /// A partition that it may commit.
     pub(super) fn held(&self, partition: &TopicPartition) -> Option<Held> {
-        self.held.get(partition).copied()
+        self.held.get(partition).map(|(_, held)| *held)
     }
 
-    /// An offset was committed.
-    pub(super) fn committed(&mut self, partition: &TopicPartition, id: PartitionId, offset: Offset) {
-        if let Some(held) = self.held.get_mut(partition).filter(|held| held.id == id) {
+    /// The assignment by which it holds a partition now.
+    pub(super) fn grant(&self, partition: &TopicPartition) -> Option<Grant> {
+        self.held.get(partition).map(|(grant, _)| *grant)
+    }
+
+    /// A partition that it may commit by that assignment.
+    pub(super) fn held_by(&self, grant: Option<Grant>, partition: &TopicPartition) -> Option<Held> {
+        self.held.get(partition).filter(|(now, _)| Some(*now) == grant).map(|(_, held)| *held)
+    }
+
+    /// An offset was committed by that assignment.
+    pub(super) fn committed(&mut self, grant: Option<Grant>, partition: &TopicPartition, offset: Offset) {
+        if let Some((_, held)) = self.held.get_mut(partition).filter(|(now, _)| Some(*now) == grant) {
             held.committed = Some(offset);
         }
     }
@@ -122,13 +139,35 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_kept_of_the_partition_it_was_of() {
+    fn what_was_taken_down_by_one_assignment_is_not_committed_by_the_next() {
+        let mut rights = Rights::default();
+        rights.identify("a", 4);
+        rights.hold(partition(), held(), rights.tenure());
+        let first = rights.grant(&partition());
+        assert_eq!(rights.held_by(first, &partition()), Some(held()));
+        assert_eq!(rights.held_by(None, &partition()), None, "it was taken down before any");
+        // Given up in order and taken again, in one membership.
+        rights.let_go(&partition());
+        rights.hold(partition(), held(), rights.tenure());
+        assert_eq!(rights.held_by(first, &partition()), None);
+        // Lost, and assigned to the next membership.
+        let second = rights.grant(&partition());
+        rights.lose("b");
+        rights.identify("b", 1);
+        rights.hold(partition(), held(), rights.tenure());
+        assert_eq!((rights.held_by(first, &partition()), rights.held_by(second, &partition())), (None, None));
+        assert_eq!(rights.held_by(rights.grant(&partition()), &partition()), Some(held()));
+    }
+
+    #[test]
+    fn a_commit_is_kept_of_the_assignment_it_was_of() {
         let mut rights = Rights::default();
         rights.hold(partition(), held(), rights.tenure());
-        let other = PartitionId { topic: TopicId(8), index: 3 };
-        rights.committed(&partition(), other, Offset(5));
+        let before = rights.grant(&partition());
+        rights.hold(partition(), held(), rights.tenure());
+        rights.committed(before, &partition(), Offset(5));
         assert_eq!(rights.held(&partition()).and_then(|held| held.committed), None);
-        rights.committed(&partition(), held().id, Offset(5));
+        rights.committed(rights.grant(&partition()), &partition(), Offset(5));
         assert_eq!(rights.held(&partition()).and_then(|held| held.committed), Some(Offset(5)));
         rights.let_go(&partition());
         assert_eq!(rights.held(&partition()), None);

@@ -135,19 +135,19 @@ impl GroupConsumer {
         partitions: Vec<TopicPartition>,
     ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         let held = partitions.iter().cloned().collect();
-        let positions = self.positions(&held);
-        let (committer, tenure) = (self.committer.clone(), self.committer.tenure());
+        let committer = self.committer.clone();
+        let positions = committer.take_down(self.positions(&held));
         let revoked = Revoked { partitions, positions: positions.clone(), committer: committer.clone() };
         let (listener, commits) = (Arc::clone(&self.listener), self.auto_commit.is_some());
         async move {
             if !revoked.partitions.is_empty() {
                 listener.lock().await.revoked(&revoked).await;
             }
-            if commits { committer.commit_of(tenure, committer.news(positions)).await } else { Ok(()) }
+            if commits { committer.commit_taken(committer.news(positions)).await } else { Ok(()) }
         }
     }
 
-    fn turned(&mut self, turned: Turned) {
+    pub(super) fn turned(&mut self, turned: Turned) {
         match turned {
             Turned::Assigned { starts, at } => {
                 for Start { partition, at: found, .. } in starts {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 /// What a listener asks of the runner, and hears when it is done.
 struct Ask {
@@ -124,7 +124,8 @@ pub(super) struct Runner<H> {
     told: UnboundedReceiver<Told>,
     asks: UnboundedReceiver<Ask>,
     leaving: Vec<Leaving>,
-    closing: bool,
+    /// When lanes are cut off that have not ended, once it closes.
+    closing: Option<Instant>,
     paused: watch::Sender<Vec<PausedPartition>>,
 }
 
@@ -166,7 +167,7 @@ impl<H: Handler> Runner<H> {
             told,
             asks,
             leaving: Vec::new(),
-            closing: false,
+            closing: None,
             paused,
         })
     }
@@ -199,12 +200,18 @@ impl<H: Handler> Runner<H> {
                 Some(_) = self.farewells.join_next() => {}
             }
         };
-        let closed = self.close(commit).await;
+        let closed = self.close(commit, tick).await;
         ended.and(closed)
     }
 
-    /// Gives everything up in order: each side's consumer asks for its partitions back, as in any rebalance.
-    async fn close(mut self, mut commit: Option<Commit>) -> Result<(), Error> {
+    /// Gives everything up in order: each side's consumer asks for its partitions back, as in any rebalance. Meanwhile is committed what
+    /// is done, so that a handler that does not end costs no partition but its own.
+    async fn close(mut self, mut commit: Option<Commit>, mut tick: Interval) -> Result<(), Error> {
+        let cut_off_at = Instant::now() + self.patience(self.config.group.close_timeout);
+        self.closing = Some(cut_off_at);
+        for leaving in &mut self.leaving {
+            leaving.until = leaving.until.min(cut_off_at);
+        }
         let mut closing =
             pin!(futures::future::join_all(std::mem::take(&mut self.sides).into_iter().map(GroupConsumer::close)));
         let closed = loop {
@@ -215,6 +222,7 @@ impl<H: Handler> Runner<H> {
                 Some(ask) = self.asks.recv() => self.answer(ask),
                 Some(lane) = self.tasks.join_next() => self.lane_ended(lane.ok()),
                 () = sleep_until(cut_off_at) => self.cut_off(),
+                _ = tick.tick(), if commit.is_none() => commit = self.commit(),
                 committed = whenever(&mut commit) => self.committed(committed),
                 Some(_) = self.farewells.join_next() => {}
             }
@@ -348,7 +356,8 @@ impl<H: Handler> Runner<H> {
                     open.orders.send_modify(|order| order.stop = true);
                     lanes.insert(open.lane);
                 }
-                let until = Instant::now() + self.patience();
+                let until = Instant::now() + self.patience(self.config.group.poll_interval_max);
+                let until = self.closing.map_or(until, |cut_off_at| cut_off_at.min(until));
                 self.leaving.push(Leaving { side, partitions, lanes, until, done });
                 self.let_go();
             }
@@ -372,10 +381,9 @@ impl<H: Handler> Runner<H> {
         self.let_go();
     }
 
-    /// How long lanes may take to end: less than listeners have, and less than `close` has.
-    fn patience(&self) -> Duration {
-        let GroupConfig { poll_interval_max, close_timeout, .. } = &self.config.group;
-        if self.closing { *poll_interval_max.min(close_timeout) } else { *poll_interval_max }.mul_f64(0.6)
+    /// How long lanes may take to end, of the time in which all is given up: the rest is for the last commits.
+    fn patience(&self, whole: Duration) -> Duration {
+        whole.min(self.config.group.poll_interval_max).mul_f64(0.6)
     }
 
     /// When the next lane is cut off that does not end.
@@ -395,7 +403,8 @@ impl<H: Handler> Runner<H> {
                 open.task.abort();
             }
         }
-        let next = now + self.patience();
+        // They end at their next `await`; a handler that has none is not told again before long.
+        let next = now + self.patience(self.config.group.poll_interval_max);
         for leaving in &mut self.leaving {
             if leaving.until <= now {
                 leaving.until = next;
@@ -415,9 +424,9 @@ impl<H: Handler> Runner<H> {
                 Some((partition, open.uncommitted()?))
             });
             let offsets: BTreeMap<TopicPartition, CommitOffset> = closed.collect();
-            let committer = self.committers[side].clone();
+            let committed = self.committers[side].commit(offsets);
             self.farewells.spawn(async move {
-                if let Err(error) = committer.commit(offsets).await {
+                if let Err(error) = committed.await {
                     tracing::warn!(%error, "what was done last could not be committed, and will be done again");
                 }
                 let _ = done.send(());
@@ -437,12 +446,17 @@ impl<H: Handler> Runner<H> {
         if sides.iter().all(Vec::is_empty) {
             return None;
         }
-        let committers = self.committers.clone();
+        // Asked for now: a partition that moves while another side's commit lasts is not this one's any more.
+        let asked: Vec<_> = (self.committers.iter().zip(sides))
+            .map(|(committer, side)| {
+                let offsets = side.iter().map(|(partition, _, offset)| (partition.clone(), offset.clone()));
+                (committer.commit(offsets), side)
+            })
+            .collect();
         let commit = async move {
             let mut committed = Vec::new();
-            for (committer, side) in committers.into_iter().zip(sides) {
-                let offsets = side.iter().map(|(partition, _, offset)| (partition.clone(), offset.clone()));
-                match committer.commit(offsets).await {
+            for (done, side) in asked {
+                match done.await {
                     Ok(()) => {
                         committed.extend(side.into_iter().map(|(partition, lane, at)| (partition, lane, at.offset)))
                     }

@@ -1,5 +1,7 @@
 //! The SDK's consumers in a group, over real brokers.
 
+mod closing;
+mod commits;
 mod fleet;
 mod many;
 mod one;
@@ -7,12 +9,15 @@ mod pipelines;
 mod workers;
 
 use bytes::Bytes;
+use millpond_broker::Config;
 use millpond_broker::config::GroupLimits;
 use millpond_sdk::{
     Admin, Assigned, Client, GroupConfig, GroupConsumer, NewTopic, Offset, Producer, ProducerConfig, ProducerRecord,
     RebalanceListener, Revoked, Subscription, TopicId, TopicPartition,
 };
 use millpond_tests::broker::{TestBroker, config};
+use millpond_tests::fleet::free_ports;
+use millpond_tests::gate::Gate;
 use object_store::memory::InMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -33,8 +38,24 @@ struct Pond {
 
 impl Pond {
     async fn start() -> Pond {
+        Pond::start_with(|_| {}).await
+    }
+
+    /// One that is reached through a gate alone.
+    async fn gated() -> (Pond, Gate) {
+        let port = free_ports(1);
+        let gate = Gate::start(port).await;
+        let pond = Pond::start_with(|config| {
+            config.grpc.bind.set_port(port);
+            config.grpc.advertise = Some(gate.address());
+        });
+        (pond.await, gate)
+    }
+
+    async fn start_with(settings: impl FnOnce(&mut Config)) -> Pond {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut config = config(dir.path());
+        settings(&mut config);
         config.groups = GroupLimits { heartbeat_interval_ms: 100, session_timeout_ms: 10_000, ..config.groups };
         let broker = TestBroker::start(config, Arc::new(InMemory::new())).await;
         let client = Client::connect(broker.grpc()).await.expect("the broker is up");

@@ -4,6 +4,7 @@ use super::*;
 use millpond_sdk::{
     Consumer, ConsumerConfig, ErrorCode, IsolationLevel, StartAt, TransactionalConfig, TransactionalProducer,
 };
+use millpond_tests::gate::Hold;
 
 async fn producer(client: &Client, id: &str) -> TransactionalProducer {
     TransactionalProducer::new(client, TransactionalConfig::new(id)).await.expect("it is taken")
@@ -71,5 +72,54 @@ async fn a_member_that_lost_its_partitions_commits_no_offsets_in_a_transaction_a
         seen.extend(polled.expect("it can be read").iter().map(|record| value(&record.value)));
     }
     assert_eq!(seen, (0..20).collect::<Vec<u32>>());
+    pond.stop().await;
+}
+
+/// Rule X3: the broker has the offsets, and whoever sent them does not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offsets_whose_answer_nobody_waited_for_are_no_part_of_the_next_transaction() {
+    let (pond, gate) = Pond::gated().await;
+    create(&pond.client, "t", 2).await;
+    for index in 0..2 {
+        produce(&pond.client, "t", index, 0..10).await;
+    }
+    let mut consumer =
+        GroupConsumer::new(&pond.client, GroupConfig::new("g"), Subscription::topics(["t"])).expect("good settings");
+    let taken = take(&mut consumer, 20).await;
+    let of = consumer.offsets_of(taken.keys()).expect("they are its own");
+    let mut writes = producer(&pond.client, "writes").await;
+    let at = |index, offset| [(partition("t", index), Offset(offset))];
+    for (given_up, kept, expected) in [(0, 1, [None, Some(5)]), (1, 0, [Some(6), Some(5)])] {
+        writes.begin().expect("none is open");
+        gate.hold(Hold::Answer("CommitTransactionOffsets"));
+        let unheard = at(given_up, 10);
+        tokio::select! {
+            sent = writes.send_offsets(&of, &unheard) => panic!("{sent:?}"),
+            () = gate.holds() => {}
+        }
+        gate.pass();
+        let unknown = writes.commit().await.expect_err("it is not known what would be committed");
+        assert_eq!(unknown.code, Some(ErrorCode::InvalidTxnState), "{unknown:?}");
+        writes.abort().await.expect("it is aborted");
+        writes.begin().expect("none is open");
+        writes.send_offsets(&of, &at(kept, 5 + u64::from(given_up))).await.expect("it holds them");
+        writes.commit().await.expect("it is committed");
+        let committed = async { while committed(&consumer, "t", 2).await != expected {} };
+        timeout(PATIENCE, committed).await.expect("only what was committed is there");
+    }
+    // Sent again, they are part of it.
+    writes.begin().expect("none is open");
+    gate.hold(Hold::Request("CommitTransactionOffsets"));
+    let again = at(0, 10);
+    tokio::select! {
+        sent = writes.send_offsets(&of, &again) => panic!("{sent:?}"),
+        () = gate.holds() => {}
+    }
+    gate.pass();
+    writes.send_offsets(&of, &again).await.expect("it holds them");
+    writes.commit().await.expect("it is committed");
+    let committed = async { while committed(&consumer, "t", 2).await != [Some(10), Some(5)] {} };
+    timeout(PATIENCE, committed).await.expect("they are committed");
+    consumer.close().await.expect("the coordinator hears of it");
     pond.stop().await;
 }
