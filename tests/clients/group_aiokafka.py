@@ -90,6 +90,11 @@ async def share(bootstrap):
     expect("what was committed", committed, [2 * RECORDS // PARTITIONS] * PARTITIONS)
     groups = [group[0] for group in await admin.list_consumer_groups()]
     expect("groups", groups, ["members"])
+    [described] = (await admin.describe_consumer_groups(["members"]))[0].groups
+    error, name, state, _, _, members = described[:6]
+    expect("described", (error, name, state, len(members)), (0, "members", "Stable", 1))
+    offsets = await admin.list_consumer_group_offsets("members")
+    expect("offsets", {p.partition: found.offset for p, found in offsets.items()}, dict(enumerate(committed)))
     await a.consumer.stop()
     await admin.close()
 

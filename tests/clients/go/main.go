@@ -1,7 +1,7 @@
 // Clients in Go, one promise a run: two members of a group share, one leaves, the other goes on where it was; records come back as they were
 // sent; topics are looked after; transactions are seen whole or not at all.
 //
-// groups franz|sarama HOST:PORT [records|topics|static|transactions], for franz also cooperative|consumer. Ends 0 only if that held, and says
+// groups franz|sarama HOST:PORT [records|topics|static|transactions|cooperative], for franz also consumer. Ends 0 only if that held, and says
 // so in one line.
 package main
 
@@ -242,7 +242,7 @@ func main() {
 		chosen, err = newFranz(os.Args[2], promise)
 		refusal = franzRefusals
 	case "sarama":
-		chosen, err = newSarama(os.Args[2])
+		chosen, err = newSarama(os.Args[2], promise)
 		refusal = saramaRefusals
 	default:
 		err = fmt.Errorf("no client %q", os.Args[1])
