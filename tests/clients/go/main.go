@@ -1,8 +1,8 @@
 // Clients in Go, one promise a run: two members of a group share, one leaves, the other goes on where it was; records come back as they were
 // sent; topics are looked after; transactions are seen whole or not at all.
 //
-// groups franz|sarama HOST:PORT [records|topics|static|transactions|cooperative], for franz also consumer. Ends 0 only if that held, and says
-// so in one line.
+// groups franz|sarama HOST:PORT [records|topics|static|transactions|cooperative|fleet], for franz also consumer. Ends 0 only if that held, and
+// says so in one line.
 package main
 
 import (
@@ -234,6 +234,7 @@ func main() {
 		client
 		rounder
 		transactor
+		fleetClient
 	}
 	var refusal refusals
 	var err error
@@ -262,6 +263,8 @@ func main() {
 	case "transactions":
 		transactionsHold(ctx, chosen)
 		fmt.Println("transactions hold")
+	case "fleet":
+		fleetHolds(ctx, chosen)
 	case "records":
 		recordsHold(ctx, chosen)
 		fmt.Println("records hold")

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ type saramaClient struct {
 	brokers []string
 	config  *sarama.Config
 	admin   sarama.ClusterAdmin
+	// steady writes while brokers come and go.
+	steady sarama.SyncProducer
 }
 
 func newSarama(bootstrap, promise string) (*saramaClient, error) {
@@ -31,12 +34,12 @@ func newSarama(bootstrap, promise string) (*saramaClient, error) {
 		strategy := sarama.NewBalanceStrategyCooperativeSticky()
 		config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{strategy}
 	}
-	brokers := []string{bootstrap}
+	brokers := strings.Split(bootstrap, ",")
 	admin, err := sarama.NewClusterAdmin(brokers, config)
 	if err != nil {
 		return nil, err
 	}
-	return &saramaClient{brokers, config, admin}, nil
+	return &saramaClient{brokers: brokers, config: config, admin: admin}, nil
 }
 
 func (s *saramaClient) create(context.Context) error {

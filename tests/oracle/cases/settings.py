@@ -1,4 +1,5 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources, for groups and for subscriptions of clients' metrics."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources, for groups, for subscriptions of clients' metrics, and for
+throttles of moves."""
 
 from cases.asking import topic, until
 
@@ -6,7 +7,7 @@ TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-NONE_SET = {}
+GROUP_CONFIG = 8
 
 
 def _alter(t, name, *changes, kind=GROUP, **more):
@@ -32,9 +33,6 @@ def _values(t, group):
     """What is set on a group."""
     configs = _described(t, group)["results"][0]["configs"]
     return {config["name"]: config["value"] for config in configs if config["configSource"] == GROUP_CONFIG}
-
-
-GROUP_CONFIG = 8
 
 
 def _becomes(t, step, group, **expected):
@@ -138,3 +136,14 @@ def of_metrics(t):
     _alters(t, "deleted", "set-metrics", ("interval.ms", DELETE, None), kind=METRICS)
     _alters(t, "set", "set-metrics", ("interval.ms", SET, "60000"), kind=METRICS)
     _alters(t, "unknown", "set-metrics", ("no.such", SET, "1"), kind=METRICS)
+
+
+def of_throttles(t):
+    """What `kafka-reassign-partitions.sh --throttle` sets before a move, and deletes after it."""
+    topic(t, "set-throttled")
+    of_brokers = ["leader.replication.throttled.rate", "follower.replication.throttled.rate"]
+    of_topics = ["leader.replication.throttled.replicas", "follower.replication.throttled.replicas"]
+    _alters(t, "brokers", "0", *[(name, SET, "10000000") for name in of_brokers], kind=BROKER)
+    _alters(t, "topics", "set-throttled", *[(name, SET, "0:0") for name in of_topics], kind=TOPIC)
+    _alters(t, "brokers, after", "0", *[(name, DELETE, None) for name in of_brokers], kind=BROKER)
+    _alters(t, "topics, after", "set-throttled", *[(name, DELETE, None) for name in of_topics], kind=TOPIC)
