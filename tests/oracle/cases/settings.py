@@ -106,7 +106,6 @@ def of_a_member(t):
         return t.ask("ConsumerGroupHeartbeat", 1, memberEpoch=joined["memberEpoch"], **member)["heartbeatIntervalMs"]
 
     t.say("told anew", until(beat, lambda told: told == 8000))
-    t.does("left", "ConsumerGroupHeartbeat", 1, memberEpoch=-1, **member)
 
 
 def listed(t):
