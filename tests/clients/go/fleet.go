@@ -136,8 +136,8 @@ func (s *saramaClient) sendEach(_ context.Context, values []string) error {
 		config.Producer.Idempotent = true
 		config.Producer.RequiredAcks = sarama.WaitForAll
 		config.Net.MaxOpenRequests = 1
-		// Longer than a broker takes to be found dead and another to be elected.
-		config.Producer.Retry.Max = 300
+		// An idempotent batch is sent again without a pause, to whoever is said to lead: for as long as it takes to elect somebody.
+		config.Producer.Retry.Max = 1_000_000
 		steady, err := sarama.NewSyncProducer(s.brokers, &config)
 		if err != nil {
 			return err

@@ -55,7 +55,9 @@ impl Client {
     async fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut last = String::new();
-        while let Some(line) = tokio::time::timeout(PATIENCE, self.said.next_line()).await.expect("it ends").expect("text") {
+        while let Some(line) =
+            tokio::time::timeout(PATIENCE, self.said.next_line()).await.expect("it ends").expect("text")
+        {
             last = line;
         }
         let errors = self.errors().await;
@@ -92,7 +94,8 @@ async fn goes_on_while_a_leader_is_killed(test: &str, program: Program, argument
     fleet.wait_until_in_sync().await;
     client.goes_on().await;
     let last = client.end().await;
-    let count: u32 = last.strip_suffix(" records there and back").and_then(|count| count.parse().ok()).expect("how many");
+    let count: u32 =
+        last.strip_suffix(" records there and back").and_then(|count| count.parse().ok()).expect("how many");
     assert!(count >= 4 * 20 * PARTITIONS, "{last}");
     fleet.stop().await;
 }
@@ -112,8 +115,6 @@ go_on! {
         Program::Python("fleet_python.py"), ["@", "--topic", TOPIC, "--partitions", "3"];
     aiokafka_goes_on_while_a_leader_is_killed:
         Program::Python("fleet_aiokafka.py"), ["@", "--topic", TOPIC, "--partitions", "3"];
-    kafkajs_goes_on_while_a_leader_is_killed:
-        Program::KafkaJs("fleet.js"), ["@", TOPIC, "3"];
     franz_go_goes_on_while_a_leader_is_killed:
         Program::Go, ["franz", "@", "fleet"];
     sarama_goes_on_while_a_leader_is_killed:

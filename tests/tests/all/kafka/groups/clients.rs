@@ -43,6 +43,8 @@ promises! {
         Program::Python("group_python.py"), ["@", "admin"], "admin holds";
     aiokafka_members_share_a_topic_and_go_on_where_others_were:
         Program::Python("group_aiokafka.py"), ["@"], "share holds";
+    aiokafka_static_member_comes_back_unnoticed:
+        Program::Python("group_aiokafka.py"), ["@", "static"], "static holds";
     kafkajs_members_share_a_topic_and_go_on_where_others_were:
         Program::KafkaJs("groups.js"), ["@"], "share holds";
     franz_go_members_share_a_topic_and_go_on_where_others_were:
