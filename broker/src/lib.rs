@@ -19,6 +19,7 @@ mod fetch;
 mod fleet;
 pub mod front;
 mod gc;
+mod group_settings;
 mod hanging;
 mod identity;
 mod lag;

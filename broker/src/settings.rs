@@ -176,10 +176,34 @@ fn told(config: &Config, brokers: usize, advertised: Advertised<'_>) -> Vec<Brok
             "How often a member of a consumer group is to heartbeat: `--group-heartbeat-interval`.",
         ),
         flag(
+            "group.consumer.max.heartbeat.interval.ms",
+            Int,
+            &|config| config.groups.heartbeat_interval_bounds_ms.1.to_string(),
+            "Longest heartbeat interval that may be set on a consumer group: `--group-consumer-max-heartbeat-interval`.",
+        ),
+        flag(
+            "group.consumer.max.session.timeout.ms",
+            Int,
+            &|config| config.groups.session_timeout_bounds_ms.1.to_string(),
+            "Longest session timeout that may be set on a consumer group: `--group-consumer-max-session-timeout`.",
+        ),
+        flag(
             "group.consumer.max.size",
             Int,
             &|config| config.groups.members_max.to_string(),
             "Most members of a consumer group.",
+        ),
+        flag(
+            "group.consumer.min.heartbeat.interval.ms",
+            Int,
+            &|config| config.groups.heartbeat_interval_bounds_ms.0.to_string(),
+            "Shortest heartbeat interval that may be set on a consumer group: `--group-consumer-min-heartbeat-interval`.",
+        ),
+        flag(
+            "group.consumer.min.session.timeout.ms",
+            Int,
+            &|config| config.groups.session_timeout_bounds_ms.0.to_string(),
+            "Shortest session timeout that may be set on a consumer group: `--group-consumer-min-session-timeout`.",
         ),
         flag(
             "group.consumer.session.timeout.ms",

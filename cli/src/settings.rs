@@ -129,6 +129,21 @@ pub(crate) struct Settings {
     /// How often it is to be heard; Kafka's group.consumer.heartbeat.interval.ms [default: 3s]
     #[arg(long, env = "MILLPOND_GROUP_HEARTBEAT_INTERVAL", value_name = "TIME")]
     pub(crate) group_heartbeat_interval: Option<Span>,
+    /// Shortest session timeout that may be set on a consumer group; Kafka's group.consumer.min.session.timeout.ms [default: 45s, or
+    /// --group-session-timeout if that is less]
+    #[arg(long, env = "MILLPOND_GROUP_CONSUMER_MIN_SESSION_TIMEOUT", value_name = "TIME")]
+    pub(crate) group_consumer_min_session_timeout: Option<Span>,
+    /// Longest that may be set; Kafka's group.consumer.max.session.timeout.ms [default: 60s, or --group-session-timeout if that is more]
+    #[arg(long, env = "MILLPOND_GROUP_CONSUMER_MAX_SESSION_TIMEOUT", value_name = "TIME")]
+    pub(crate) group_consumer_max_session_timeout: Option<Span>,
+    /// Shortest heartbeat interval that may be set on a consumer group; Kafka's group.consumer.min.heartbeat.interval.ms [default: 3s, or
+    /// --group-heartbeat-interval if that is less]
+    #[arg(long, env = "MILLPOND_GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL", value_name = "TIME")]
+    pub(crate) group_consumer_min_heartbeat_interval: Option<Span>,
+    /// Longest that may be set; Kafka's group.consumer.max.heartbeat.interval.ms [default: 15s, or --group-heartbeat-interval if that is
+    /// more]
+    #[arg(long, env = "MILLPOND_GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL", value_name = "TIME")]
+    pub(crate) group_consumer_max_heartbeat_interval: Option<Span>,
     /// Shortest session timeout that members of classic groups may ask for; Kafka's group.min.session.timeout.ms [default: 6s]
     #[arg(long, env = "MILLPOND_GROUP_MIN_SESSION_TIMEOUT", value_name = "TIME")]
     pub(crate) group_min_session_timeout: Option<Span>,
@@ -266,6 +281,18 @@ impl Settings {
             wal_bytes: self.wal_bytes.or(other.wal_bytes),
             group_session_timeout: self.group_session_timeout.or(other.group_session_timeout),
             group_heartbeat_interval: self.group_heartbeat_interval.or(other.group_heartbeat_interval),
+            group_consumer_min_session_timeout: self
+                .group_consumer_min_session_timeout
+                .or(other.group_consumer_min_session_timeout),
+            group_consumer_max_session_timeout: self
+                .group_consumer_max_session_timeout
+                .or(other.group_consumer_max_session_timeout),
+            group_consumer_min_heartbeat_interval: self
+                .group_consumer_min_heartbeat_interval
+                .or(other.group_consumer_min_heartbeat_interval),
+            group_consumer_max_heartbeat_interval: self
+                .group_consumer_max_heartbeat_interval
+                .or(other.group_consumer_max_heartbeat_interval),
             group_min_session_timeout: self.group_min_session_timeout.or(other.group_min_session_timeout),
             group_max_session_timeout: self.group_max_session_timeout.or(other.group_max_session_timeout),
             group_initial_rebalance_delay: self.group_initial_rebalance_delay.or(other.group_initial_rebalance_delay),
@@ -298,6 +325,8 @@ impl Settings {
         let spans = GroupSpans {
             session: self.group_session_timeout,
             heartbeat: self.group_heartbeat_interval,
+            session_bounds: (self.group_consumer_min_session_timeout, self.group_consumer_max_session_timeout),
+            heartbeat_bounds: (self.group_consumer_min_heartbeat_interval, self.group_consumer_max_heartbeat_interval),
             min_session: self.group_min_session_timeout,
             max_session: self.group_max_session_timeout,
             initial_delay: self.group_initial_rebalance_delay,
@@ -347,6 +376,8 @@ pub(crate) fn loopback(port: u16) -> SocketAddr {
 struct GroupSpans {
     session: Option<Span>,
     heartbeat: Option<Span>,
+    session_bounds: (Option<Span>, Option<Span>),
+    heartbeat_bounds: (Option<Span>, Option<Span>),
     min_session: Option<Span>,
     max_session: Option<Span>,
     initial_delay: Option<Span>,
@@ -367,6 +398,20 @@ fn groups(spans: GroupSpans) -> Result<GroupLimits, Failure> {
     if heartbeat_interval_ms < 100 || session_timeout_ms / 3 < heartbeat_interval_ms {
         return Err(Failure::usage(wrong));
     }
+    // What holds without a word of the group is within, so that a group may always say the same.
+    type Bounds = (Option<Span>, Option<Span>);
+    let bounds = |own: u32, (least, most): Bounds, default: (u32, u32), wrong| -> Result<(u32, u32), Failure> {
+        let bounds = (ms(least, default.0.min(own), wrong)?, ms(most, default.1.max(own), wrong)?);
+        if bounds.0 == 0 || !(bounds.0..=bounds.1).contains(&own) { Err(Failure::usage(wrong)) } else { Ok(bounds) }
+    };
+    let wrong = "--group-session-timeout lies between --group-consumer-min-session-timeout, which is at least 1ms, and \
+        --group-consumer-max-session-timeout, which is at most 24d";
+    let session_timeout_bounds_ms =
+        bounds(session_timeout_ms, spans.session_bounds, defaults.session_timeout_bounds_ms, wrong)?;
+    let wrong = "--group-heartbeat-interval lies between --group-consumer-min-heartbeat-interval, which is at least 1ms, and \
+        --group-consumer-max-heartbeat-interval, which is at most 24d";
+    let heartbeat_interval_bounds_ms =
+        bounds(heartbeat_interval_ms, spans.heartbeat_bounds, defaults.heartbeat_interval_bounds_ms, wrong)?;
     let wrong =
         "--group-min-session-timeout is at least 1ms, and at most --group-max-session-timeout, which is at most 24d";
     let (least_ms, most_ms) = defaults.classic_session_timeout_ms;
@@ -379,6 +424,8 @@ fn groups(spans: GroupSpans) -> Result<GroupLimits, Failure> {
     Ok(GroupLimits {
         session_timeout_ms,
         heartbeat_interval_ms,
+        session_timeout_bounds_ms,
+        heartbeat_interval_bounds_ms,
         classic_session_timeout_ms,
         initial_rebalance_delay_ms,
         ..defaults
@@ -628,6 +675,26 @@ mod tests {
         assert!(refused(&|settings| settings.group_min_session_timeout = span("0s")).contains("1ms"));
         assert!(refused(&|settings| settings.group_max_session_timeout = span("25d")).contains("24d"));
         assert!(refused(&|settings| settings.group_initial_rebalance_delay = span("25d")).contains("24d"));
+        assert!(
+            refused(&|settings| settings.group_consumer_min_session_timeout = span("46s")).contains("lies between")
+        );
+        assert!(
+            refused(&|settings| settings.group_consumer_max_session_timeout = span("44s")).contains("lies between")
+        );
+        assert!(
+            refused(&|settings| settings.group_consumer_min_heartbeat_interval = span("0s")).contains("at least 1ms")
+        );
+        assert!(refused(&|settings| settings.group_consumer_max_heartbeat_interval = span("25d")).contains("24d"));
+        let wider = groups(&|settings| {
+            settings.group_session_timeout = span("90s");
+            settings.group_heartbeat_interval = span("1s");
+            settings.group_consumer_max_heartbeat_interval = span("20s");
+        });
+        let expected = ((45_000, 90_000), (1_000, 20_000));
+        assert_eq!(
+            wider.map(|limits| (limits.session_timeout_bounds_ms, limits.heartbeat_interval_bounds_ms)),
+            Ok(expected)
+        );
         let set = groups(&|settings| {
             settings.group_min_session_timeout = span("1s");
             settings.group_max_session_timeout = span("2s");

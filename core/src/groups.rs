@@ -11,6 +11,7 @@ mod embedded;
 mod offsets;
 mod patterns;
 mod scope;
+mod settings;
 mod shard;
 mod step;
 mod timers;
@@ -19,6 +20,10 @@ mod topics;
 pub use assign::Assignor;
 pub use bounds::{CLASSIC_BYTES_MAX, GROUP_NAME_BYTES_MAX, SUBSCRIPTION_BYTES_MAX, TEXT_BYTES_MAX, WORDS_BYTES_MAX};
 pub use patterns::Expression;
+pub use settings::{
+    GROUP_SETTINGS, GroupOverrides, GroupRules, GroupSetting, GroupSettingError, GroupTimes, alter as alter_settings,
+    check as check_settings,
+};
 pub use shard::{MisplacedRecord, Shard, apply};
 pub use step::*;
 pub use topics::{Topic, Topics};

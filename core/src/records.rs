@@ -160,6 +160,14 @@ pub struct ShardRecord {
     pub coord_epoch: u32,
 }
 
+/// What is set on a group, whether it is there or not: `/gset/{group}`. A group on which nothing is set has none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupSettingsRecord {
+    /// Settings that differ from what brokers say, by Kafka's names.
+    pub settings: BTreeMap<String, String>,
+}
+
 /// What is left of a deleted topic until nobody holds data of it: `/tomb/{uuid}` (rule K6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

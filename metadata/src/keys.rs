@@ -53,6 +53,7 @@ pub enum ShardKind {
 /// | `Offsets` | `/o/{s:10}/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
 /// | `PendingOffsets` | `/op/{s:10}/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
 /// | `ShareState` | `/s/{group}/{uuid}/{n:10}` | a share partition's state |
+/// | `GroupSettings` | `/gset/{group}` | `GroupSettingsRecord` |
 /// | `Loss` | `/loss/{uuid}/{n:10}/{epoch:10}` | what an operator accepted as lost |
 ///
 /// `{s:10}` of a group or a transactional id is the number of its coordinator shard, so that a shard is read as one.
@@ -84,6 +85,7 @@ pub enum Key {
     Offsets { group: String, topic: TopicId, block: u32 },
     PendingOffsets { group: String, topic: TopicId, block: u32, producer: u64 },
     ShareState { group: String, partition: PartitionId },
+    GroupSettings(String),
     Loss { partition: PartitionId, epoch: u32 },
 }
 
@@ -116,6 +118,8 @@ pub enum Space {
     ShareStatesOf(String),
     /// Transactional ids of a shard.
     TransactionsIn(u32),
+    /// What is set on groups.
+    GroupSettings,
     Losses,
 }
 
@@ -177,6 +181,7 @@ impl Keys {
                 to.word("op").padded(shard_of(group)).free(group).topic(*topic).padded(*block).padded_wide(*producer)
             }
             Key::ShareState { group, partition } => to.word("s").free(group).partition(*partition),
+            Key::GroupSettings(group) => to.word("gset").free(group),
             Key::Loss { partition, epoch } => to.word("loss").partition(*partition).padded(*epoch),
         }
         .finish()
@@ -220,6 +225,7 @@ impl Keys {
             Space::PendingOffsetsOf(group) => to.word("op").padded(shard_of(group)).free(group),
             Space::ShareStatesOf(group) => to.word("s").free(group),
             Space::TransactionsIn(shard) => to.word("x").padded(*shard),
+            Space::GroupSettings => to.word("gset"),
             Space::Losses => to.word("loss"),
         };
         crate::kv::Interval::prefix(path.open())
@@ -290,6 +296,7 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
             producer: from.number()?,
         },
         "s" => Key::ShareState { group: from.free()?, partition: from.partition()? },
+        "gset" => Key::GroupSettings(from.free()?),
         "loss" => Key::Loss { partition: from.partition()?, epoch: from.number()? },
         _ => return None,
     };

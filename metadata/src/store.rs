@@ -12,6 +12,7 @@ mod drain;
 mod election;
 mod follow;
 mod group_records;
+mod group_settings;
 mod image;
 mod loss;
 mod producer_ids;

@@ -1,12 +1,12 @@
-"""Groups with aiokafka: two members share, one leaves, the other goes on where it was.
+"""Groups with aiokafka: two members share, one leaves, the other goes on where it was; a static member comes back.
 
-group_aiokafka.py --bootstrap HOST:PORT. Ends 0 only if that held, and says so in one line.
+group_aiokafka.py --bootstrap HOST:PORT [CAPABILITY]. Ends 0 only if that held, and says so in one line.
 """
 
 import argparse
 import asyncio
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 PARTITIONS = 4
@@ -28,19 +28,28 @@ async def produce(bootstrap, numbers):
     await producer.stop()
 
 
-class Member:
-    def __init__(self, bootstrap):
+class Member(ConsumerRebalanceListener):
+    def __init__(self, bootstrap, **config):
         self.read = []
         self.next = {}
+        # How often something was taken from it, were it nothing.
+        self.revocations = 0
         self.consumer = AIOKafkaConsumer(
-            TOPIC,
             bootstrap_servers=bootstrap,
             group_id="members",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             session_timeout_ms=10_000,
             heartbeat_interval_ms=500,
+            **config,
         )
+        self.consumer.subscribe([TOPIC], listener=self)
+
+    async def on_partitions_revoked(self, revoked):
+        self.revocations += 1
+
+    async def on_partitions_assigned(self, assigned):
+        pass
 
     def owned(self):
         return {p.partition for p in self.consumer.assignment()}
@@ -66,10 +75,16 @@ async def until(what, holds, *members):
         raise AssertionError(f"{what} did not come about; members own {[m.owned() for m in members]}") from None
 
 
-async def share(bootstrap):
+async def create(bootstrap):
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])
+    return admin
+
+
+async def share(bootstrap):
+    """Two members share the partitions; what one has committed when it leaves is not read again by the other."""
+    admin = await create(bootstrap)
     await produce(bootstrap, range(RECORDS))
     a, b = Member(bootstrap), Member(bootstrap)
     await asyncio.gather(a.consumer.start(), b.consumer.start())
@@ -90,15 +105,42 @@ async def share(bootstrap):
     expect("what was committed", committed, [2 * RECORDS // PARTITIONS] * PARTITIONS)
     groups = [group[0] for group in await admin.list_consumer_groups()]
     expect("groups", groups, ["members"])
+    [described] = (await admin.describe_consumer_groups(["members"]))[0].groups
+    error, name, state, _, _, members = described[:6]
+    expect("described", (error, name, state, len(members)), (0, "members", "Stable", 1))
+    offsets = await admin.list_consumer_group_offsets("members")
+    expect("offsets", {p.partition: found.offset for p, found in offsets.items()}, dict(enumerate(committed)))
     await a.consumer.stop()
     await admin.close()
+
+
+async def static(bootstrap):
+    """A static member that comes back within its session has what it had, and the other notices nothing."""
+    await (await create(bootstrap)).close()
+    a, b = Member(bootstrap, group_instance_id="a"), Member(bootstrap, group_instance_id="b")
+    await asyncio.gather(a.consumer.start(), b.consumer.start())
+    await until("a fair share", lambda: len(a.owned()) == 2 and len(b.owned()) == 2, a, b)
+    had, others, revocations = a.owned(), b.owned(), b.revocations
+    await a.consumer.stop()
+    again = Member(bootstrap, group_instance_id="a")
+    await again.consumer.start()
+    await until("an assignment", lambda: again.owned(), again, b)
+    expect("what they have", (again.owned(), b.owned()), (had, others))
+    expect("what the other noticed", b.revocations, revocations)
+    await again.consumer.stop()
+    await b.consumer.stop()
+
+
+CAPABILITIES = [share, static]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
-    asyncio.run(share(parser.parse_args().bootstrap))
-    print("share holds")
+    parser.add_argument("capability", nargs="?", default="share", choices=[each.__name__ for each in CAPABILITIES])
+    arguments = parser.parse_args()
+    asyncio.run(globals()[arguments.capability](arguments.bootstrap))
+    print(f"{arguments.capability} holds")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ group_python.py --bootstrap HOST:PORT CAPABILITY. Ends 0 only if what the capabi
 import argparse
 import time
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.errors import NoError
 from kafka.structs import OffsetAndMetadata
 
 PARTITIONS = 4
@@ -34,12 +36,14 @@ def produce(bootstrap, topic, numbers):
     producer.close()
 
 
-class Member:
+class Member(ConsumerRebalanceListener):
     def __init__(self, arguments, topic, **config):
         self.read = []
         self.next = {}
+        # What was taken from it, each time, and what it lost without being asked.
+        self.taken = []
+        self.lost = []
         self.consumer = KafkaConsumer(
-            topic,
             bootstrap_servers=arguments.bootstrap,
             group_id="members",
             auto_offset_reset="earliest",
@@ -48,6 +52,16 @@ class Member:
             heartbeat_interval_ms=500,
             **config,
         )
+        self.consumer.subscribe([topic], listener=self)
+
+    def on_partitions_assigned(self, assigned):
+        pass
+
+    def on_partitions_revoked(self, revoked):
+        self.taken.append({p.partition for p in revoked})
+
+    def on_partitions_lost(self, lost):
+        self.lost.append({p.partition for p in lost})
 
     def owned(self):
         return {p.partition for p in self.consumer.assignment()}
@@ -109,7 +123,51 @@ def static(arguments):
     b.consumer.close()
 
 
-CAPABILITIES = [share, static]
+def cooperative(arguments):
+    """A member that keeps some partitions never gives those up, when another comes and when it goes."""
+    create(arguments.bootstrap, "sticky").close()
+    config = {"partition_assignment_strategy": [CooperativeStickyAssignor]}
+    a = Member(arguments, "sticky", **config)
+    until("all partitions", lambda: len(a.owned()) == PARTITIONS, a)
+    b = Member(arguments, "sticky", **config)
+    until("a fair share", lambda: len(a.owned()) == 2 and len(b.owned()) == 2, a, b)
+    expect("what was given up", (set().union(*a.taken), a.lost), (b.owned(), []))
+    kept = a.owned()
+    b.consumer.close()
+    until("all partitions again", lambda: len(a.owned()) == PARTITIONS, a)
+    expect("what was kept all the time", kept & set().union(*a.taken), set())
+    a.consumer.close()
+
+
+def admin(arguments):
+    """Groups are listed, described, moved and deleted, and nothing is taken from members that are there."""
+    of_groups = create(arguments.bootstrap, "looked-after")
+    produce(arguments.bootstrap, "looked-after", range(RECORDS))
+    member = Member(arguments, "looked-after")
+    each = RECORDS // PARTITIONS
+    until("all records", lambda: len(member.owned()) == PARTITIONS and member.has_read(each), member)
+    member.consumer.commit()
+    partitions = [TopicPartition("looked-after", number) for number in range(PARTITIONS)]
+    expect("groups", [group["group_id"] for group in of_groups.list_groups()], ["members"])
+    expect("stable groups", len(of_groups.list_groups(states_filter=["Stable"])), 1)
+    expect("empty groups", len(of_groups.list_groups(states_filter=["Empty"])), 0)
+    found = of_groups.describe_groups(["members"])["members"]
+    expect("described", (found["error"], found["group_state"], len(found["members"])), (None, "Stable", 1))
+    offsets = of_groups.list_group_offsets("members")["members"]
+    expect("offsets", {p: found.offset for p, found in offsets.items()}, {p: each for p in partitions})
+    expect("deleted too early", of_groups.delete_groups(["members"]), {"members": "NonEmptyGroupError"})
+    member.consumer.close()
+    moved = of_groups.alter_group_offsets("members", {partitions[0]: OffsetAndMetadata(7, "moved", -1)})
+    expect("moved", moved, {partitions[0]: NoError})
+    expect("deleted offset", of_groups.delete_group_offsets("members", partitions[1:2]), {partitions[1]: NoError})
+    offsets = of_groups.list_group_offsets("members")["members"]
+    expect("offsets", [found.offset for _, found in sorted(offsets.items())], [7, each, each])
+    expect("deleted", of_groups.delete_groups(["members"]), {"members": "OK"})
+    expect("groups", of_groups.list_groups(), [])
+    of_groups.close()
+
+
+CAPABILITIES = [share, static, cooperative, admin]
 
 
 def main():

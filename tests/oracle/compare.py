@@ -25,7 +25,7 @@ from wire import Closed, Connection, Schemas
 
 HERE = Path(__file__).resolve().parent
 LISTED = HERE.parent.parent / "docs" / "kafka-differences.md"
-AREAS = ["produce", "fetch", "offsets", "metadata", "topics", "groups", "consumers", "commits", "transactions", "connection"]
+AREAS = ["produce", "fetch", "offsets", "metadata", "topics", "settings", "groups", "consumers", "commits", "transactions", "connection"]
 
 # Cases told at once: most of the time, both brokers wait.
 AT_ONCE = 6

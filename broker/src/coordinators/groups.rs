@@ -35,7 +35,7 @@ impl Machine for Groups {
         let loaded = store.load_groups(held).await?;
         let records = loaded.records.len() as u64;
         let topics = Arc::clone(&world.topics);
-        let (shard, step) = Shard::load(now, world.limits, topics, loaded.records)
+        let (shard, step) = Shard::load(now, world.rules(), topics, loaded.records)
             .map_err(|misplaced| LoadError::Records(misplaced.to_string()))?;
         let shard = shard.in_office(CoordinatorEpoch(held.coord_epoch()));
         let mut machine = Groups { shard, told: BTreeSet::new() };
@@ -63,6 +63,7 @@ impl Machine for Groups {
 
     fn look_around(&mut self, now: Now, world: &World) -> Made<Answer, Infallible> {
         self.shard.set_topics(Arc::clone(&world.topics));
+        self.shard.set_overrides(Arc::clone(&world.overrides));
         let mut made = Made::default();
         // Rule K6: only a tombstone tells that a topic is gone.
         for topic in world.deleted.difference(&self.told) {

@@ -1,8 +1,8 @@
 //! What coordinators see of the cluster, made from the metadata image: hints, but for the topics that are deleted (rule K6).
 
 use crate::alive::live_session;
-use millpond_core::groups::{GroupLimits, Topic, Topics};
-use millpond_core::records::{ShardRecord, TopicState};
+use millpond_core::groups::{GroupLimits, GroupOverrides, GroupRules, Topic, Topics};
+use millpond_core::records::{GroupSettingsRecord, ShardRecord, TopicState};
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{Image, Versioned};
@@ -22,6 +22,10 @@ pub(crate) struct World {
     pub(crate) deleted: BTreeSet<TopicId>,
     /// What groups keep to, as this broker was told at its start.
     pub(crate) limits: GroupLimits,
+    /// What is set on groups, by name.
+    pub(crate) settings: Arc<BTreeMap<String, Versioned<GroupSettingsRecord>>>,
+    /// The same, as groups keep to it.
+    pub(crate) overrides: Arc<BTreeMap<Arc<str>, GroupOverrides>>,
 }
 
 impl World {
@@ -33,12 +37,26 @@ impl World {
             topics: Arc::clone(&self.topics),
             deleted: image.tombstones.keys().copied().collect(),
             limits: self.limits,
+            settings: Arc::clone(&self.settings),
+            overrides: Arc::clone(&self.overrides),
         };
         if touched.iter().any(|id| self.topics.get(*id) != topic(image, *id).as_ref()) {
             let topics = image.topics.keys().filter_map(|id| Some((*id, topic(image, *id)?))).collect();
             next.topics = Arc::new(Topics::new(self.topics.version() + 1, topics));
         }
+        if *self.settings != image.group_settings {
+            next.settings = Arc::new(image.group_settings.clone());
+            let kept = |(group, seen): (&String, &Versioned<GroupSettingsRecord>)| {
+                (Arc::from(group.as_str()), GroupOverrides::kept(&seen.value.settings))
+            };
+            next.overrides = Arc::new(image.group_settings.iter().map(kept).collect());
+        }
         (next != *self).then_some(next)
+    }
+
+    /// What groups keep to.
+    pub(crate) fn rules(&self) -> GroupRules {
+        GroupRules { limits: self.limits, overrides: Arc::clone(&self.overrides) }
     }
 }
 
@@ -127,6 +145,20 @@ mod tests {
         assert_eq!((grown.topics.version(), grown.topics.partitions(TOPIC)), (2, 4));
         image.topics.clear();
         assert_eq!(grown.next(&image, &touched).expect("it is gone").topics.partitions(TOPIC), 0);
+    }
+
+    #[test]
+    fn groups_keep_to_what_is_set_on_them_until_it_is_not() {
+        let mut image = image();
+        let world = World::default().next(&image, &BTreeSet::new()).expect("all is new");
+        let settings = [("consumer.session.timeout.ms".to_owned(), "50000".to_owned())].into();
+        image.group_settings.insert("g".to_owned(), at(10, GroupSettingsRecord { settings }));
+        let set = world.next(&image, &BTreeSet::new()).expect("it was set");
+        let session = |world: &World, group| world.rules().times(group).session_timeout_ms;
+        assert_eq!((session(&set, "g"), session(&set, "h")), (50_000, 45_000));
+        assert_eq!(set.next(&image, &BTreeSet::new()), None);
+        image.group_settings.clear();
+        assert_eq!(session(&set.next(&image, &BTreeSet::new()).expect("it is gone"), "g"), 45_000);
     }
 
     #[test]

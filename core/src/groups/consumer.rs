@@ -13,6 +13,7 @@ pub(super) use saved::Saved;
 
 use super::assign::{Assignee, Assignor, Target};
 use super::scope::Scope;
+use super::settings::GroupTimes;
 use super::step::{
     Beat, Commit, Description, GroupLimits, GroupState, Heartbeat, JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Listed,
     Members,
@@ -142,7 +143,7 @@ impl ConsumerGroup {
         if let Said::Owns(owned) | Said::Joins(owned) = said {
             member.confirmed |= owned.iter().eq(member.record.assigned.keys());
         }
-        cx.after(cx.session(&id), cx.limits.session_timeout_ms);
+        cx.after(cx.session(&id), cx.times.session_timeout_ms);
         if before.classic.is_some() {
             cx.timers.cancel(&Timer::Rejoin(cx.group.clone(), id.clone()));
             cx.timers.cancel(&Timer::Resync(cx.group.clone(), id.clone()));
@@ -152,8 +153,8 @@ impl ConsumerGroup {
         Ok(Beat {
             member: id,
             epoch: member.record.epoch,
-            heartbeat_interval_ms: cx.limits.heartbeat_interval_ms,
-            session_timeout_ms: cx.limits.session_timeout_ms,
+            heartbeat_interval_ms: cx.times.heartbeat_interval_ms,
+            session_timeout_ms: cx.times.session_timeout_ms,
             assignment: tell.then(|| member.record.assigned.keys().copied().collect()),
         })
     }
@@ -364,7 +365,7 @@ impl ConsumerGroup {
         } else {
             self.remove(cx, std::slice::from_ref(&id));
         }
-        let GroupLimits { heartbeat_interval_ms, session_timeout_ms, .. } = *cx.limits;
+        let GroupTimes { heartbeat_interval_ms, session_timeout_ms } = cx.times;
         Ok(Beat { member: id, epoch: request.epoch, heartbeat_interval_ms, session_timeout_ms, assignment: None })
     }
 

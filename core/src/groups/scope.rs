@@ -1,6 +1,7 @@
 //! What a decision about one group may look at and write to, besides the group itself.
 
 use super::patterns::Patterns;
+use super::settings::GroupTimes;
 use super::step::{Answer, Change, GroupLimits, Now, Step, Token};
 use super::timers::{Timer, Timers};
 use super::topics::Topics;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 pub(super) struct Scope<'a> {
     pub(super) now: Now,
     pub(super) limits: &'a GroupLimits,
+    /// Of this group, if it is a consumer group.
+    pub(super) times: GroupTimes,
     pub(super) topics: &'a Topics,
     pub(super) patterns: &'a mut Patterns,
     pub(super) timers: &'a mut Timers,

@@ -12,9 +12,9 @@ use super::consumer::ConsumerGroup;
 use super::offsets::{Confirmed, Offsets};
 use super::patterns::Patterns;
 use super::scope::Scope;
+use super::settings::{GroupOverrides, GroupRules};
 use super::step::{
-    Answer, Change, Commit, Description, Fetch, Fetched, GroupLimits, Members, Now, Request, Step, Token, TxnCommit,
-    TxnEnd,
+    Answer, Change, Commit, Description, Fetch, Fetched, Members, Now, Request, Step, Token, TxnCommit, TxnEnd,
 };
 use super::timers::{Timer, Timers};
 use super::topics::Topics;
@@ -34,7 +34,7 @@ const EXPIRY_OFFSETS_PER_TICK: usize = 10_000;
 /// shard, and the next owner loads it.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    limits: GroupLimits,
+    rules: GroupRules,
     topics: Arc<Topics>,
     patterns: Patterns,
     timers: Timers,
@@ -139,6 +139,11 @@ impl Shard {
         }
     }
 
+    /// Takes what is set on groups, by name, as it is now: all of it. It holds from each member's next heartbeat on.
+    pub fn set_overrides(&mut self, overrides: Arc<BTreeMap<Arc<str>, GroupOverrides>>) {
+        self.rules.overrides = overrides;
+    }
+
     /// Forgets all offsets of a topic whose tombstone was seen (rule K6). The topics of `set_topics` are without it already.
     pub fn topic_deleted(&mut self, now: Now, topic: TopicId) -> Step {
         let mut step = Step::default();
@@ -174,7 +179,7 @@ impl Shard {
         let records = self.groups.iter().flat_map(|(name, group)| {
             let kind = match &group.kind {
                 Kind::Simple => Vec::new(),
-                Kind::Consumer(consumer) => consumer.records(&self.limits),
+                Kind::Consumer(consumer) => consumer.records(&self.rules.limits),
                 Kind::Classic(classic) => classic.records(),
             };
             let records = kind.into_iter().chain(group.offsets.records());
@@ -322,7 +327,7 @@ impl Shard {
                 }
             });
         }
-        let wait = if self.expiry_after.is_some() { 1 } else { self.limits.expiry_interval_ms };
+        let wait = if self.expiry_after.is_some() { 1 } else { self.rules.limits.expiry_interval_ms };
         self.timers.set(Timer::Expiry, now.steady_ms.saturating_add(wait.into()));
     }
 
@@ -334,9 +339,10 @@ impl Shard {
         name: &Arc<str>,
         decide: impl FnOnce(&mut Scope<'_>, &mut Group) -> T,
     ) -> T {
-        let Shard { limits, topics, patterns, timers, groups, .. } = self;
+        let Shard { rules, topics, patterns, timers, groups, .. } = self;
         let group = groups.entry(name.clone()).or_default();
-        let mut cx = Scope { now, limits, topics, patterns, timers, step, group: name };
+        let (limits, times) = (&rules.limits, rules.times(name));
+        let mut cx = Scope { now, limits, times, topics, patterns, timers, step, group: name };
         let decided = decide(&mut cx, group);
         group.settle_kind(&mut cx);
         if matches!(group.kind, Kind::Simple) && group.offsets.is_empty() {

@@ -19,6 +19,10 @@ pub struct GroupLimits {
     pub session_timeout_ms: u32,
     /// How often it is to heartbeat: `group.consumer.heartbeat.interval.ms`. A third of what silence it may keep is ten beats.
     pub heartbeat_interval_ms: u32,
+    /// The range in which a group may have a session timeout of its own: `group.consumer.min.session.timeout.ms` and `….max.…`.
+    pub session_timeout_bounds_ms: (u32, u32),
+    /// The range of such an interval: `group.consumer.min.heartbeat.interval.ms` and `….max.…`. Kafka's begins at its default, and so does this.
+    pub heartbeat_interval_bounds_ms: (u32, u32),
     /// Most members of a group. Bounds the work of one step, the assignment of all partitions anew.
     pub members_max: usize,
     /// The range of session timeouts that classic members may ask for.
@@ -42,6 +46,8 @@ impl Default for GroupLimits {
         GroupLimits {
             session_timeout_ms: 45_000,
             heartbeat_interval_ms: 3_000,
+            session_timeout_bounds_ms: (45_000, 60_000),
+            heartbeat_interval_bounds_ms: (3_000, 15_000),
             members_max: 1_000,
             classic_session_timeout_ms: (6_000, 1_800_000),
             initial_rebalance_delay_ms: 3_000,

@@ -16,6 +16,7 @@ pub fn key(input: &[u8]) -> bool {
             Key::Group { group: name.to_owned(), part: "members".to_owned() },
             Key::Group { group: "g".to_owned(), part: name.to_owned() },
             Key::Offsets { group: name.to_owned(), topic: TopicId(7), block: 0 },
+            Key::GroupSettings(name.to_owned()),
         ];
         for key in chosen {
             assert_eq!(keys.parse(&keys.encode(&key)).as_ref(), Ok(&key), "any name can be a part of a key");
@@ -46,6 +47,7 @@ fn lies_in_its_spaces(keys: &Keys, key: &Key) {
         Key::Offsets { group, .. } => Space::OffsetsOf(group),
         Key::PendingOffsets { group, .. } => Space::PendingOffsetsOf(group),
         Key::ShareState { group, .. } => Space::ShareStatesOf(group),
+        Key::GroupSettings(_) => Space::GroupSettings,
         Key::Loss { .. } => Space::Losses,
         _ => Space::All,
     };
@@ -87,6 +89,7 @@ pub fn key_seeds() -> Vec<Seed> {
         Key::PendingOffsets { group: group(), topic, block: 2, producer: 1 << 40 },
         Key::ShareState { group: group(), partition },
         Key::Loss { partition, epoch: 4 },
+        Key::GroupSettings(group()),
     ];
     let keys = Keys::under(PREFIX);
     (0..)

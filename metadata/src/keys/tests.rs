@@ -51,6 +51,7 @@ fn keys_are_spelled_as_the_table_says() {
     check(pending, &format!("/op/0000000004/g/{uuid}/0000000001/00000000000000000009"));
     let share = Key::ShareState { group: "g".to_owned(), partition: partition(1) };
     check(share, &format!("/s/g/{uuid}/0000000001"));
+    check(Key::GroupSettings("a/b".to_owned()), "/gset/a%2Fb");
     check(Key::Loss { partition: partition(1), epoch: 2 }, &format!("/loss/{uuid}/0000000001/0000000002"));
 }
 
@@ -101,6 +102,7 @@ fn spaces_hold_their_keys_and_no_others() {
     check(Space::DropsBefore(16), dropped(15), dropped(16));
     check(Space::GroupsOf("a".to_owned()), group("a"), group("ab"));
     check(Space::GroupsOf("a".to_owned()), group("a"), group("a/b"));
+    check(Space::GroupSettings, Key::GroupSettings(String::new()), group("set"));
     let (in_four, in_nine) = ("g", "orders");
     check(Space::TransactionsIn(4), Key::Transaction(in_four.to_owned()), Key::Transaction(in_nine.to_owned()));
     assert!(!keys().space(&Space::All).contains(&Keys::for_cluster("test2").encode(&Key::Cluster)));

@@ -5,7 +5,8 @@ use crate::keys::{Key, Keys, ShardKind, Space};
 use crate::kv::{Event, Revision};
 use bytes::Bytes;
 use millpond_core::records::{
-    DiskRecord, DrainRecord, PartitionRecord, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord,
+    DiskRecord, DrainRecord, GroupSettingsRecord, PartitionRecord, SessionRecord, ShardRecord, TombstoneRecord,
+    TopicRecord,
 };
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, PartitionId, TopicId};
@@ -32,12 +33,21 @@ pub struct Image {
     pub tombstones: BTreeMap<TopicId, Versioned<TombstoneRecord>>,
     /// Owners of coordinator shards.
     pub shards: BTreeMap<(ShardKind, u32), Versioned<ShardRecord>>,
+    /// What is set on groups, by name.
+    pub group_settings: BTreeMap<String, Versioned<GroupSettingsRecord>>,
 }
 
 impl Image {
     /// What an image is made of; each is listed and watched by itself.
-    pub const SPACES: [Space; 6] =
-        [Space::Brokers, Space::TopicNames, Space::Topics, Space::Partitions, Space::Tombstones, Space::Shards];
+    pub const SPACES: [Space; 7] = [
+        Space::Brokers,
+        Space::TopicNames,
+        Space::Topics,
+        Space::Partitions,
+        Space::Tombstones,
+        Space::Shards,
+        Space::GroupSettings,
+    ];
 
     /// Takes in one event of a watch. An older event than what is held changes nothing (rule Z2).
     ///
@@ -66,6 +76,7 @@ impl Image {
         differing(&self.partitions, &other.partitions, |id| Key::Partition(*id), &mut keys);
         differing(&self.tombstones, &other.tombstones, |id| Key::Tombstone(*id), &mut keys);
         differing(&self.shards, &other.shards, |&(kind, shard)| Key::Shard { kind, shard }, &mut keys);
+        differing(&self.group_settings, &other.group_settings, |group| Key::GroupSettings(group.clone()), &mut keys);
         keys
     }
 
@@ -89,6 +100,7 @@ impl Image {
             Key::Topic(id) => record!(&mut self.topics, *id),
             Key::Partition(id) => record!(&mut self.partitions, *id),
             Key::Tombstone(id) => record!(&mut self.tombstones, *id),
+            Key::GroupSettings(group) => record!(&mut self.group_settings, group.clone()),
             Key::Shard { kind, shard } => record!(&mut self.shards, (*kind, *shard)),
             Key::TopicName(name) => {
                 let id = value.map(|value| codec::text(spelled, value)).transpose()?;

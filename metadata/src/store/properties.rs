@@ -4,8 +4,9 @@ use super::codec;
 use crate::kv::Revision;
 use bytes::Bytes;
 use millpond_core::records::{
-    ClusterRecord, DiskRecord, DrainRecord, DropRecord, Leader, LossRecord, PartitionRecord, ProducerInstance,
-    SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord, TransactionState,
+    ClusterRecord, DiskRecord, DrainRecord, DropRecord, GroupSettingsRecord, Leader, LossRecord, PartitionRecord,
+    ProducerInstance, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord,
+    TransactionState,
 };
 use millpond_log::testing::{Seed, decoding};
 use millpond_log::{
@@ -34,6 +35,7 @@ pub fn record(input: &[u8]) -> bool {
         reads_back::<LossRecord>(&bytes),
         reads_back::<ShardRecord>(&bytes),
         reads_back::<TransactionRecord>(&bytes),
+        reads_back::<GroupSettingsRecord>(&bytes),
     ]
     .contains(&true)
 }
@@ -120,6 +122,7 @@ pub fn record_seeds() -> Vec<Seed> {
         seed("loss", codec::value(&loss)),
         seed("shard", codec::value(&ShardRecord { owner: partition.leader, coord_epoch: 3 })),
         seed("transaction", codec::value(&transaction)),
+        seed("group-settings", codec::value(&GroupSettingsRecord { settings: topic.config })),
         seed("refused-newer", Bytes::from_static(b"{\"v\":2,\"record\":{}}")),
         seed("refused-gc-epoch", codec::gc_epoch(26)),
     ]

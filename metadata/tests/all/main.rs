@@ -3,6 +3,7 @@
 mod conformance;
 mod control;
 mod embedded;
+mod group_settings;
 mod owned;
 mod replicas;
 mod served;

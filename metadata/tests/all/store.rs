@@ -1,7 +1,7 @@
 //! What the store of transitions promises, over the embedded store in memory, and over one that loses answers.
 
 use millpond_core::loss::{Evidence, accept};
-use millpond_core::records::{Leader, PartitionRecord, SessionRecord, TopicRecord, TopicState};
+use millpond_core::records::{GroupSettingsRecord, Leader, PartitionRecord, SessionRecord, TopicRecord, TopicState};
 use millpond_log::{
     BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, ProducerId, Rid, TimestampMs, TopicId, WalGen,
 };
@@ -732,6 +732,8 @@ async fn image_follows_the_store_by_watching() {
     let other = register(&store, 2).await;
     create(&store, &session, "u", 2, 2).await;
     committed(&store.delete_topic(&session, &record).await.expect("up"));
+    let settings = GroupSettingsRecord { settings: [("a".to_owned(), "1".to_owned())].into() };
+    committed(&store.alter_group_settings(&session, "g", Revision::ABSENT, &settings).await.expect("up"));
     store.leave(&other).await.expect("up");
     let newest = store.load().await.expect("up").revision;
     let mut old = Vec::new();
@@ -751,6 +753,7 @@ async fn image_follows_the_store_by_watching() {
     image.revision = fresh.revision;
     assert_eq!(image, fresh);
     assert_eq!(fresh.partitions.len(), 2);
+    assert_eq!(fresh.group_settings["g"].value, settings);
     assert_eq!(fresh.sessions.keys().collect::<Vec<_>>(), [&BrokerId(1)]);
     // Rule Z2: what is older than what is held changes nothing.
     let held = fresh.topics.get(&TopicId(2)).expect("there").revision;

@@ -1,8 +1,8 @@
 // Clients in Go, one promise a run: two members of a group share, one leaves, the other goes on where it was; records come back as they were
 // sent; topics are looked after; transactions are seen whole or not at all.
 //
-// groups franz|sarama HOST:PORT [records|topics|static|transactions], for franz also cooperative|consumer. Ends 0 only if that held, and says
-// so in one line.
+// groups franz|sarama HOST:PORT [records|topics|static|transactions|cooperative|fleet], for franz also consumer. Ends 0 only if that held, and
+// says so in one line.
 package main
 
 import (
@@ -234,6 +234,7 @@ func main() {
 		client
 		rounder
 		transactor
+		fleetClient
 	}
 	var refusal refusals
 	var err error
@@ -242,7 +243,7 @@ func main() {
 		chosen, err = newFranz(os.Args[2], promise)
 		refusal = franzRefusals
 	case "sarama":
-		chosen, err = newSarama(os.Args[2])
+		chosen, err = newSarama(os.Args[2], promise)
 		refusal = saramaRefusals
 	default:
 		err = fmt.Errorf("no client %q", os.Args[1])
@@ -262,6 +263,8 @@ func main() {
 	case "transactions":
 		transactionsHold(ctx, chosen)
 		fmt.Println("transactions hold")
+	case "fleet":
+		fleetHolds(ctx, chosen)
 	case "records":
 		recordsHold(ctx, chosen)
 		fmt.Println("records hold")

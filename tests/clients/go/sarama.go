@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -15,21 +19,27 @@ type saramaClient struct {
 	brokers []string
 	config  *sarama.Config
 	admin   sarama.ClusterAdmin
+	// steady writes while brokers come and go.
+	steady sarama.SyncProducer
 }
 
-func newSarama(bootstrap string) (*saramaClient, error) {
+func newSarama(bootstrap, promise string) (*saramaClient, error) {
 	config := sarama.NewConfig()
 	config.Producer.Return.Successes = true
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
 	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
-	brokers := []string{bootstrap}
+	if promise == "cooperative" {
+		strategy := sarama.NewBalanceStrategyCooperativeSticky()
+		config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{strategy}
+	}
+	brokers := strings.Split(bootstrap, ",")
 	admin, err := sarama.NewClusterAdmin(brokers, config)
 	if err != nil {
 		return nil, err
 	}
-	return &saramaClient{brokers, config, admin}, nil
+	return &saramaClient{brokers: brokers, config: config, admin: admin}, nil
 }
 
 func (s *saramaClient) create(context.Context) error {
@@ -55,6 +65,9 @@ type saramaMember struct {
 	session sarama.ConsumerGroupSession
 	stop    context.CancelFunc
 	ended   chan struct{}
+	// running is what is consumed at present; a session of a cooperative member outlives what it is given.
+	running map[int32]bool
+	telling sync.Mutex
 }
 
 func (s *saramaClient) join(seen *account, instance string) (member, error) {
@@ -65,7 +78,7 @@ func (s *saramaClient) join(seen *account, instance string) (member, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	m := &saramaMember{group: joined, seen: seen, stop: stop, ended: make(chan struct{})}
+	m := &saramaMember{group: joined, seen: seen, stop: stop, ended: make(chan struct{}), running: map[int32]bool{}}
 	go func() {
 		defer close(m.ended)
 		for ctx.Err() == nil {
@@ -82,13 +95,26 @@ func (m *saramaMember) Setup(session sarama.ConsumerGroupSession) error {
 	m.seen.lock.Lock()
 	m.session = session
 	m.seen.lock.Unlock()
-	m.seen.owns(session.Claims()[topic])
 	return nil
+}
+
+// runs notes that a partition is consumed from now on, or is not any more.
+func (m *saramaMember) runs(partition int32, runs bool) {
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	if runs {
+		m.running[partition] = true
+	} else {
+		delete(m.running, partition)
+	}
+	m.seen.owns(slices.Collect(maps.Keys(m.running)))
 }
 
 func (m *saramaMember) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
 func (m *saramaMember) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	m.runs(claim.Partition(), true)
+	defer m.runs(claim.Partition(), false)
 	for {
 		select {
 		case message, open := <-claim.Messages():

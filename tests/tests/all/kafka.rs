@@ -6,6 +6,7 @@ mod apache;
 mod broker_settings;
 pub(crate) mod clients;
 mod epochs;
+mod failover;
 mod groups;
 mod lost;
 mod memory;

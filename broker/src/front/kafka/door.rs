@@ -131,6 +131,9 @@ impl Door {
                 self.answer(envelope, async move { partitions::delete_records(&broker, request).await })
             }
             Body::DescribeConfigs(request) => self.list(envelope, async move { configs::describe(&broker, request) }),
+            Body::ListConfigResources(request) => {
+                self.list(envelope, async move { configs::list(&broker, version, &request) })
+            }
             Body::AlterConfigs(request) => {
                 self.answer(envelope, async move { configs::replace(&broker, request).await })
             }

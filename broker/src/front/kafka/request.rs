@@ -103,6 +103,7 @@ table! {
     66 ListTransactions 0..=2 flexible 0 transactions::ListTransactionsRequest;
     68 ConsumerGroupHeartbeat 0..=1 flexible 0 groups::ConsumerGroupHeartbeatRequest;
     69 ConsumerGroupDescribe 0..=1 flexible 0 groups::ConsumerGroupDescribeRequest;
+    74 ListConfigResources 0..=1 flexible 0 configs::ListConfigResourcesRequest;
     75 DescribeTopicPartitions 0..=0 flexible 0 DescribeTopicPartitionsRequest;
 }
 

@@ -56,7 +56,7 @@ impl ConsumerGroup {
     fn time(&mut self, cx: &mut Scope<'_>, id: &Arc<str>) {
         let member = self.members.get_mut(id).expect("it was adopted");
         let classic = member.record.classic.as_ref();
-        cx.after(cx.session(id), classic.map_or(cx.limits.session_timeout_ms, |classic| classic.session_timeout_ms));
+        cx.after(cx.session(id), classic.map_or(cx.times.session_timeout_ms, |classic| classic.session_timeout_ms));
         if member.record.state == MemberState::Unrevoked && classic.is_none() {
             member.revoking_since = Some(member.record.epoch);
             cx.after(Timer::Revocation(cx.group.clone(), id.clone()), member.record.rebalance_timeout_ms);

@@ -47,7 +47,7 @@ impl Shard {
     }
 
     pub(super) fn join(&mut self, now: Now, step: &mut Step, token: Token, request: Join) {
-        let (least_ms, most_ms) = self.limits.classic_session_timeout_ms;
+        let (least_ms, most_ms) = self.rules.limits.classic_session_timeout_ms;
         let mut refuse = |code| {
             let refused = JoinRefused { code, member: request.member.clone() };
             step.answers.push((token, Answer::Join(Err(refused))));

@@ -1,7 +1,7 @@
 //! A shard as it is read back from its records. What was cut short is put right, by changes that come with it.
 
 use super::{
-    ClassicGroup, ConsumerGroup, Ends, Group, GroupLimits, Kind, Now, Patterns, Shard, Step, Timer, Timers, Topics,
+    ClassicGroup, ConsumerGroup, Ends, Group, GroupRules, Kind, Now, Patterns, Shard, Step, Timer, Timers, Topics,
 };
 use crate::groups::consumer::Saved;
 use crate::records::groups::{ClassicPiece, GroupRecord, Record, RecordKey, RecordPart};
@@ -32,7 +32,7 @@ impl Shard {
     /// A record is under a key of another kind.
     pub fn load(
         now: Now,
-        limits: GroupLimits,
+        rules: impl Into<GroupRules>,
         topics: Arc<Topics>,
         records: impl IntoIterator<Item = (RecordKey, Record)>,
     ) -> Result<(Shard, Step), MisplacedRecord> {
@@ -60,8 +60,10 @@ impl Shard {
                 _ => return Err(MisplacedRecord(key)),
             }
         }
+        let rules = rules.into();
+        let expiry_ms = rules.limits.expiry_interval_ms;
         let mut shard = Shard {
-            limits,
+            rules,
             topics,
             patterns: Patterns::default(),
             timers: Timers::default(),
@@ -70,7 +72,7 @@ impl Shard {
             ends: Ends::default(),
             expiry_after: None,
         };
-        shard.timers.set(Timer::Expiry, now.steady_ms.saturating_add(limits.expiry_interval_ms.into()));
+        shard.timers.set(Timer::Expiry, now.steady_ms.saturating_add(expiry_ms.into()));
         let mut step = Step::default();
         for (name, Parts { group, members, pieces, loaded }) in parts {
             for producer in loaded.offsets.producers() {

@@ -15,6 +15,8 @@ const EVENTS: usize = 400;
 const LIMITS: GroupLimits = GroupLimits {
     session_timeout_ms: 45_000,
     heartbeat_interval_ms: 3_000,
+    session_timeout_bounds_ms: (1, 60_000),
+    heartbeat_interval_bounds_ms: (1, 60_000),
     members_max: 100,
     classic_session_timeout_ms: (6_000, 1_800_000),
     initial_rebalance_delay_ms: 3_000,

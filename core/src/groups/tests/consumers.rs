@@ -273,3 +273,34 @@ fn a_description_tells_where_members_stand() {
     let unknown = world.ask(Request::Describe("h".into()));
     assert_eq!(unknown, Answer::Describe(Err(ErrorCode::GroupIdNotFound)));
 }
+
+/// What is set on a group holds in it and in no other, from the next heartbeat on, and for whoever loads the shard.
+#[test]
+fn a_group_goes_by_the_session_and_the_interval_that_are_set_on_it() {
+    let mut world = World::new(&[("t", 1)]);
+    let settings = [("consumer.session.timeout.ms", "60000"), ("consumer.heartbeat.interval.ms", "10000")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let set = Arc::new(BTreeMap::from([(Arc::from("g"), GroupOverrides::kept(&settings))]));
+    let told = |beat: Beat| (beat.session_timeout_ms, beat.heartbeat_interval_ms);
+    let other = |member: &str| Heartbeat { group: "other".into(), ..join(member, &["t"]) };
+
+    assert_eq!(told(world.beat(join("a", &["t"])).expect("it joins")), (45_000, 3_000));
+    world.shard.set_overrides(Arc::clone(&set));
+    assert_eq!(told(world.beat(alive("a", 1)).expect("a member")), (60_000, 10_000), "it is told at once");
+    assert_eq!(told(world.beat(other("b")).expect("it joins")), (45_000, 3_000), "another group");
+    world.pass(59_999);
+    assert_ne!(world.describe("g").listed.state, GroupState::Empty, "it may be silent for longer");
+    assert_eq!(world.describe("other").listed.state, GroupState::Empty, "that one may not");
+
+    // Another owner of the shard gives it as long.
+    let records = world.store.clone();
+    let rules = GroupRules { overrides: set, ..GroupRules::default() };
+    let (shard, step) = Shard::load(world.now, rules, world.image(), records).expect("nothing is misplaced");
+    world.shard = shard;
+    world.absorb(step);
+    world.pass(59_999);
+    assert_ne!(world.describe("g").listed.state, GroupState::Empty);
+    world.shard.set_overrides(Arc::default());
+    let left = world.beat(Heartbeat { epoch: LEAVE_EPOCH, ..alive("a", 1) }).expect("a member");
+    assert_eq!(told(left), (45_000, 3_000), "as before");
+}

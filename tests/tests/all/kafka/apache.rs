@@ -4,6 +4,7 @@
 mod cluster;
 mod connect;
 mod copier;
+mod group_settings;
 mod groups;
 mod java;
 mod moves;

@@ -11,6 +11,7 @@ const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
 const COORDINATOR_NOT_AVAILABLE: i16 = 15;
 const NOT_COORDINATOR: i16 = 16;
 const INVALID_SESSION_TIMEOUT: i16 = 26;
+const INVALID_CONFIG: i16 = 40;
 
 fn broker(root: &Path, more: &[&str]) -> BrokerProcess {
     let path = |name: &str| root.join(name).display().to_string();
@@ -111,4 +112,61 @@ async fn a_broker_that_was_told_nothing_has_the_defaults_of_kafka() {
     assert_eq!(settings(&mut connection, &KEYS).await, expected);
     assert_eq!(join(&mut connection, "g", 5_999).await, INVALID_SESSION_TIMEOUT);
     broker.stop();
+}
+
+/// Sets one setting of a group; the error that it gets.
+async fn set_on_group(connection: &mut Connection, setting: &str, value: &str) -> i16 {
+    use kafka::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+    let change = AlterableConfig::default().with_name(text(setting)).with_value(Some(text(value)));
+    let group =
+        AlterConfigsResource::default().with_resource_type(32).with_resource_name(text("g")).with_configs(vec![change]);
+    let request = kafka::IncrementalAlterConfigsRequest::default().with_resources(vec![group]);
+    connection.call(1, &request).await.responses[0].error_code
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_may_be_set_to_what_lies_within_the_bounds_that_its_broker_was_told() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let told = [
+        "--group-consumer-min-session-timeout=10s",
+        "--group-consumer-max-session-timeout=5m",
+        "--group-consumer-min-heartbeat-interval=500ms",
+        "--group-consumer-max-heartbeat-interval=30s",
+    ];
+    let broker = broker(folder.path(), &told);
+    let mut connection = Connection::to(&broker.kafka).await;
+    let keys = [
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ];
+    let expected = ["10000", "300000", "500", "30000"].map(|value| (value.to_owned(), 4));
+    assert_eq!(settings(&mut connection, &keys).await, expected);
+    let (session, heartbeat) = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms");
+    for (setting, value, error) in [
+        (heartbeat, "499", INVALID_CONFIG),
+        (heartbeat, "500", 0),
+        (session, "9999", INVALID_CONFIG),
+        (session, "10000", 0),
+        (heartbeat, "10000", INVALID_CONFIG),
+        (session, "300000", 0),
+        (session, "300001", INVALID_CONFIG),
+        (heartbeat, "30000", 0),
+        (heartbeat, "30001", INVALID_CONFIG),
+    ] {
+        assert_eq!(set_on_group(&mut connection, setting, value).await, error, "{setting}={value}");
+    }
+    // It is kept with what else coordinators know.
+    broker.stop();
+    let again = self::broker(folder.path(), &told);
+    let mut connection = Connection::to(&again.kafka).await;
+    let group = kafka::describe_configs_request::DescribeConfigsResource::default()
+        .with_resource_type(32)
+        .with_resource_name(text("g"));
+    let request = kafka::DescribeConfigsRequest::default().with_resources(vec![group]);
+    let described = connection.call(4, &request).await.results.remove(0).configs;
+    let values: Vec<_> = described.iter().map(|entry| (entry.value.as_deref(), entry.config_source)).collect();
+    assert_eq!(values, [(Some("30000"), 8), (Some("300000"), 8)]);
+    again.stop();
 }

@@ -20,7 +20,7 @@ pub(super) enum Program {
 
 impl Program {
     /// The command, and its first arguments.
-    fn command(self) -> Result<(PathBuf, Vec<String>), String> {
+    pub(super) fn command(self) -> Result<(PathBuf, Vec<String>), String> {
         let here = |folder: &str, script: &str| text(&repository().join("tests/clients").join(folder).join(script));
         Ok(match self {
             Program::Python(script) => (Tool::ClientPython.find()?, vec![here("", script), "--bootstrap".to_owned()]),

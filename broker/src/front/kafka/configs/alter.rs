@@ -1,5 +1,5 @@
-//! AlterConfigs, which replaces all that is set on a topic, and IncrementalAlterConfigs, which changes some of it. Each topic of a
-//! request succeeds or fails alone. What brokers are told, they are told at their start.
+//! AlterConfigs, which replaces all that is set on a topic or a group, and IncrementalAlterConfigs, which changes some of it. Each of
+//! them in a request succeeds or fails alone. What brokers are told, they are told at their start.
 
 use super::super::throttle::throttle_ms;
 use super::super::wire::{requests, responses};
@@ -140,11 +140,16 @@ async fn one(
     };
     match Resource::named(broker, kind, name)? {
         Resource::Topic(topic) => broker.alter_topic(&topic, change, validate_only).await,
+        Resource::Group(group) => broker.alter_group(&group, change, validate_only).await,
         // Nothing was ever altered, so it all is what it is without. Kafka's tool for moves deletes its throttles whenever one is done.
-        Resource::ThisBroker | Resource::AllBrokers if nothing_set => Ok(()),
+        Resource::ThisBroker | Resource::AllBrokers | Resource::ClientMetrics if nothing_set => Ok(()),
         Resource::ThisBroker | Resource::AllBrokers => {
             let message = "settings of brokers cannot be altered: each broker is told them at its start, by flags or its file; \
                 change them there and start it again";
+            Err(invalid(message.to_owned()))
+        }
+        Resource::ClientMetrics => {
+            let message = "brokers do not ask clients for their metrics, so there is nothing to subscribe to";
             Err(invalid(message.to_owned()))
         }
     }

@@ -5,6 +5,7 @@ use super::super::wire::{requests, responses};
 use super::Resource;
 use crate::Broker;
 use crate::api::{ApiError, BrokerSetting};
+use crate::group_settings::SetOnGroup;
 use millpond_core::topic_config::{ConfigSource, Described, SettingKind};
 use std::collections::BTreeSet;
 
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 const SET_ON_TOPIC: i8 = 1;
 const SET_AT_START: i8 = 4;
 const DEFAULT: i8 = 5;
+const SET_ON_GROUP: i8 = 8;
 
 requests! {
     /// Of what, and how much.
@@ -100,7 +102,8 @@ fn settings(broker: &Broker, kind: i8, name: &str) -> Result<Vec<ConfigEntry>, A
         Resource::Topic(topic) => broker.topic_settings(&topic)?.into_iter().map(of_topic).collect(),
         Resource::ThisBroker => broker.settings().into_iter().map(of_broker).collect(),
         // What is altered for all of them: nothing is.
-        Resource::AllBrokers => Vec::new(),
+        Resource::AllBrokers | Resource::ClientMetrics => Vec::new(),
+        Resource::Group(group) => broker.group_settings(&group)?.into_iter().map(of_group).collect(),
     })
 }
 
@@ -121,6 +124,28 @@ fn of_topic(described: Described) -> ConfigEntry {
         synonyms: own.into_iter().chain(of_brokers).collect(),
         value: Some(value),
         kind: kind(setting.kind),
+        documentation: Some(setting.documentation.to_owned()),
+        ..Default::default()
+    }
+}
+
+fn of_group(of: SetOnGroup) -> ConfigEntry {
+    let SetOnGroup { setting, set, of_broker, default } = of;
+    let synonym = |name: &str, value: &str, source| ConfigSynonym {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        source,
+    };
+    let own = set.as_deref().map(|value| synonym(setting.name, value, SET_ON_GROUP));
+    let told = (of_broker != default).then(|| synonym(setting.of_brokers, &of_broker, SET_AT_START));
+    let synonyms: Vec<ConfigSynonym> =
+        own.into_iter().chain(told).chain([synonym(setting.of_brokers, &default, DEFAULT)]).collect();
+    ConfigEntry {
+        name: setting.name.to_owned(),
+        source: synonyms[0].source,
+        value: synonyms[0].value.clone(),
+        synonyms,
+        kind: kind(SettingKind::Int),
         documentation: Some(setting.documentation.to_owned()),
         ..Default::default()
     }
@@ -160,6 +185,7 @@ fn kind(kind: SettingKind) -> i8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millpond_core::groups::GROUP_SETTINGS;
     use millpond_core::topic_config;
     use std::collections::BTreeMap;
 
@@ -181,6 +207,27 @@ mod tests {
         assert_eq!(synonyms(unset), [("min.insync.replicas", Some("1"), 5)]);
         assert!(synonyms(find("remote.storage.enable")).is_empty(), "no setting of brokers is behind it");
         assert!(entries.iter().all(|entry| !entry.read_only && !entry.is_sensitive && entry.kind != 0));
+    }
+
+    #[test]
+    fn a_groups_setting_says_where_its_value_comes_from() {
+        let entry = |set: Option<&str>, of_broker: &str| {
+            let (set, of_broker, default) = (set.map(str::to_owned), of_broker.to_owned(), "3000".to_owned());
+            of_group(SetOnGroup { setting: &GROUP_SETTINGS[0], set, of_broker, default })
+        };
+        let (name, of_brokers) = ("consumer.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms");
+        let all = entry(Some("5000"), "4000");
+        assert_eq!((all.value.as_deref(), all.source, all.kind), (Some("5000"), SET_ON_GROUP, 3));
+        let expected = [(name, Some("5000"), 8), (of_brokers, Some("4000"), 4), (of_brokers, Some("3000"), 5)];
+        assert_eq!(synonyms(&all), expected);
+        let told = entry(None, "4000");
+        assert_eq!(
+            (told.value.as_deref(), told.source, &synonyms(&told)[..]),
+            (Some("4000"), SET_AT_START, &expected[1..])
+        );
+        let default = entry(None, "3000");
+        assert_eq!((default.value.as_deref(), default.source), (Some("3000"), DEFAULT));
+        assert_eq!(synonyms(&default), expected[2..]);
     }
 
     #[test]

@@ -37,8 +37,14 @@ promises! {
         Program::Python("group_python.py"), ["@", "share"], "share holds";
     kafka_python_static_member_comes_back_with_what_it_had:
         Program::Python("group_python.py"), ["@", "static"], "static holds";
+    kafka_python_cooperative_member_never_gives_up_what_it_keeps:
+        Program::Python("group_python.py"), ["@", "cooperative"], "cooperative holds";
+    kafka_python_looks_after_groups:
+        Program::Python("group_python.py"), ["@", "admin"], "admin holds";
     aiokafka_members_share_a_topic_and_go_on_where_others_were:
         Program::Python("group_aiokafka.py"), ["@"], "share holds";
+    aiokafka_static_member_comes_back_unnoticed:
+        Program::Python("group_aiokafka.py"), ["@", "static"], "static holds";
     kafkajs_members_share_a_topic_and_go_on_where_others_were:
         Program::KafkaJs("groups.js"), ["@"], "share holds";
     franz_go_members_share_a_topic_and_go_on_where_others_were:
@@ -51,6 +57,8 @@ promises! {
         Program::Go, ["franz", "@", "static"], "static holds";
     sarama_members_share_a_topic_and_go_on_where_others_were:
         Program::Go, ["sarama", "@"], "share holds";
+    sarama_cooperative_member_never_gives_up_what_it_keeps:
+        Program::Go, ["sarama", "@", "cooperative"], "cooperative holds";
     sarama_static_member_comes_back_unnoticed:
         Program::Go, ["sarama", "@", "static"], "static holds";
     java_members_share_a_topic_and_go_on_where_others_were:

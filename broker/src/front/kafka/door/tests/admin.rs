@@ -185,3 +185,16 @@ fn described_log_dirs_are_read() {
     let (older, newer) = (sealed(Api::DescribeLogDirs, 4, &answer), sealed(Api::DescribeLogDirs, 5, &answer));
     assert_eq!(newer[4..], [&older[4..older.len() - 2], &[0, 0, 0]].concat());
 }
+
+#[test]
+fn listed_config_resources_are_read() {
+    let resource = |name: &str, kind| ConfigResource { name: name.to_owned(), kind };
+    let resources = vec![resource("g", 32), resource("t", 2)];
+    let answer = ListConfigResourcesResponse { throttle_time_ms: 5, error_code: 35, resources };
+    check(Api::ListConfigResources, &answer, |version, read: theirs::ListConfigResourcesResponse| {
+        let each = read.config_resources.iter().map(|resource| (&*resource.resource_name, resource.resource_type));
+        let expected = if version >= 1 { [("g", 32), ("t", 2)] } else { [("g", 16), ("t", 16)] };
+        assert!(each.eq(expected), "version {version}: {read:?}");
+        assert_eq!((read.throttle_time_ms, read.error_code), (5, 35));
+    });
+}

@@ -201,3 +201,15 @@ fn describe_log_dirs_is_read() {
         seen(5, decode_request(bytes.into()).expect("well formed").body);
     }
 }
+
+#[test]
+fn list_config_resources_is_read() {
+    let body = |version: i16| {
+        let request = theirs::ListConfigResourcesRequest::default();
+        if version >= 1 { request.with_resource_types(vec![32, 2]) } else { request }
+    };
+    check(Api::ListConfigResources, body, |version, body| {
+        let Body::ListConfigResources(request) = body else { panic!("{body:?}") };
+        assert_eq!(request.kinds, if version >= 1 { vec![32, 2] } else { vec![] });
+    });
+}
