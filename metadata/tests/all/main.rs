@@ -7,4 +7,5 @@ mod owned;
 mod replicas;
 mod served;
 mod shards;
+mod slices;
 mod store;
