@@ -16,10 +16,15 @@ use millpond_log::{ErrorCode, PartitionId};
 use millpond_metadata::store::{Outcome, Session, UncleanElection};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait until a partition whose loss was accepted is served.
+const LED_WAIT_MAX: Duration = Duration::from_secs(5);
 
 impl Broker {
     /// Accepts that what only a lost replica held is gone: this broker leads the partition from what it has left (rule E7).
-    /// With `validate_only` it only says what would be lost.
+    /// With `validate_only` it only says what would be lost. Returns when it is led, and served if enough replicas are in sync for that within
+    /// five seconds.
     ///
     /// # Errors
     /// `INVALID_REQUEST`: nothing is lost. Others may be tried again.
@@ -30,7 +35,7 @@ impl Broker {
         validate_only: bool,
     ) -> Result<AcceptedLoss, ApiError> {
         // One at a time, and not while the topic is deleted or changed.
-        let _one = self.inner().topic_changes.lock().await;
+        let one = self.inner().topic_changes.lock().await;
         let (topic, handle) = self.inner().catalog.partition(topic, index)?;
         let name = topic.record.name.as_str();
         let Some(loss) = handle.loss.clone() else {
@@ -51,19 +56,27 @@ impl Broker {
             return Ok(AcceptedLoss { topic: name.to_owned(), loss: PartitionLoss::clone(&loss), leader_epoch: None });
         }
         let record = self.accept(&handle, &loss).await?;
+        // What it may take to be led in full, fewer wanted in sync or other topics gone, is a change of topics itself.
+        drop(one);
         let (local, epoch) = (handle.local()?, record.epoch);
-        // Whoever is told that it is led finds it led.
-        local
-            .view
-            .clone()
-            .wait_for(|view| view.visible.leads && view.visible.end_proven)
-            .await
-            .map_err(|_| stopping())?;
-        let led = |topic: Option<&Arc<Topic>>| {
+        let known = |topic: Option<&Arc<Topic>>| {
             let handle = topic.and_then(|topic| topic.partitions.get(index as usize));
-            handle.is_none_or(|handle| handle.placement.epoch >= record.epoch && handle.loss.is_none())
+            handle.is_none_or(|handle| handle.placement.epoch >= epoch && handle.loss.is_none())
         };
-        self.inner().catalog.until(topic.record.id, led).await;
+        let led = async {
+            let mut view = local.view.clone();
+            view.wait_for(|view| view.visible.leads && view.visible.end_proven).await.map_err(|_| stopping())?;
+            self.inner().catalog.until(topic.record.id, known).await;
+            Ok(())
+        };
+        // Whoever is told that it is led finds it led. Not for ever: with fewer in sync than are wanted its end is not proven (rule I1).
+        match tokio::time::timeout(LED_WAIT_MAX, led).await {
+            Ok(led) => led?,
+            Err(_) => {
+                let wanted = record.min_isr;
+                tracing::warn!(topic = name, index, %epoch, wanted, "its loss is accepted; too few are in sync yet to serve it");
+            }
+        }
         let topic = name.to_owned();
         Ok(AcceptedLoss { topic, loss: PartitionLoss::clone(&loss), leader_epoch: Some(epoch) })
     }

@@ -15,6 +15,8 @@ mod controller;
 mod coordinators;
 mod driven;
 mod elections;
+#[cfg(test)]
+mod faulted;
 mod fetch;
 mod fleet;
 pub mod front;

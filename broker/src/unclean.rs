@@ -17,13 +17,17 @@ use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Offset, PartitionId, Rid};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Image, Outcome, Session, StoreError, UncleanElection, Versioned};
+use millpond_metadata::store::{Image, Outcome, Session, Store, StoreError, UncleanElection, Versioned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// What is on record of an election that a topic asked for.
 const CAUSE: &str = "no replica that held everything was alive, and the topic allows unclean elections";
+
+/// Pause before an election that is not settled is sent again.
+const RETRY: Duration = Duration::from_millis(200);
 
 /// A log on this broker, read up to the newest manifest.
 pub(crate) struct OwnLog {
@@ -109,13 +113,7 @@ impl Broker {
         if held != Some(election.acceptance.loss.end) {
             return Ok(Outcome::Conflict);
         }
-        // An unknown outcome is settled by the same transaction (rule K5).
-        let outcome = loop {
-            match self.inner().store.accept_loss(session, election).await? {
-                Outcome::Unknown => tokio::task::yield_now().await,
-                settled => break settled,
-            }
-        };
+        let outcome = settle(&self.inner().store, session, election).await?;
         if let Outcome::Committed { revision } = outcome {
             self.metrics().unclean_elections.add(1, &[]);
             let loss = &election.acceptance.loss;
@@ -167,6 +165,20 @@ impl Broker {
             }
         }
         outdated
+    }
+}
+
+/// Sends an unclean election until it is settled (rule K5): what was sent and not answered may arrive as long as nothing has moved, and an
+/// error of a later try says nothing of it.
+async fn settle(store: &Store, session: &Session, election: &UncleanElection) -> Result<Outcome, StoreError> {
+    let mut sent = false;
+    loop {
+        match store.accept_loss(session, election).await {
+            Ok(Outcome::Unknown) => sent = true,
+            Err(StoreError::Unavailable(_)) if sent => {}
+            settled => return settled,
+        }
+        tokio::time::sleep(RETRY).await;
     }
 }
 
@@ -223,4 +235,112 @@ fn decide(session: Session, found: &Forsaken, log: &OwnLog, held: &BTreeMap<Rid,
     };
     let (record, tier_root) = (seen.revision, *tier_root);
     Some(UncleanElection { partition: *partition, record, tier_root, also: also.clone(), acceptance })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faulted::{Fault, Faulted};
+    use millpond_core::records::SessionRecord;
+    use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Lsn, TopicId, WalGen};
+    use millpond_metadata::embedded::Embedded;
+    use millpond_metadata::keys::Keys;
+    use millpond_metadata::kv::{BoxFuture, Kv, KvError, Txn, TxnOutcome};
+    use millpond_metadata::store::{CreateOutcome, NewTopic, Placement, Registered, Registration};
+    use std::sync::Mutex;
+
+    const PARTITION: PartitionId = PartitionId { topic: TopicId(7), index: 0 };
+
+    /// The first election is on its way for long: two tries after it find no leader of the store, and then it lands.
+    #[derive(Default)]
+    struct Late {
+        late: Mutex<(Option<Txn>, u32)>,
+    }
+
+    impl Fault for Late {
+        fn txn<'a>(&'a self, inner: &'a Embedded, txn: Txn) -> BoxFuture<'a, Result<TxnOutcome, KvError>> {
+            let elects = txn.then.iter().any(|write| format!("{write:?}").contains("/loss/"));
+            if !elects {
+                return inner.txn(txn);
+            }
+            Box::pin(async move {
+                let landing = {
+                    let mut late = self.late.lock().expect("no test panics with it");
+                    late.1 += 1;
+                    match late.1 {
+                        1 => {
+                            late.0 = Some(txn);
+                            return Err(KvError::Unknown("no answer".to_owned()));
+                        }
+                        2 | 3 => return Err(KvError::Unavailable("no leader".to_owned())),
+                        _ => late.0.take(),
+                    }
+                };
+                if let Some(first) = landing {
+                    inner.txn(first).await?;
+                }
+                inner.txn(txn).await
+            })
+        }
+    }
+
+    async fn session(store: &Store, broker: u32) -> Session {
+        let at = || format!("127.0.0.1:{}", 7000 + broker);
+        let record = SessionRecord {
+            wal_gen: WalGen(100 + u64::from(broker)),
+            grpc: at(),
+            kafka: at(),
+            kafka_listeners: BTreeMap::new(),
+            http: at(),
+            internal: None,
+            rack: None,
+        };
+        let (broker, ttl) = (BrokerId(broker), Duration::from_secs(60));
+        let registration = Registration { broker, record, disk_inc: Incarnation(0), durable_lsn: Lsn(0), ttl };
+        match store.register_broker(&registration).await {
+            Ok(Registered::Session(session)) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Rule K5: given up before that, whoever led before could still change what the record of the loss names.
+    #[tokio::test]
+    async fn an_unclean_election_whose_answer_was_lost_is_settled_before_it_is_over() {
+        let kv: Arc<dyn Kv> = Faulted::new(Late::default());
+        let store = Store::new(kv, Keys::for_cluster("test"));
+        let (one, two) = (session(&store, 1).await, session(&store, 2).await);
+        let placement = Placement {
+            replicas: vec![BrokerId(1), BrokerId(2)],
+            isr: vec![one.rid],
+            leader: Some(Leader { rid: one.rid, inc: one.inc }),
+            min_isr: 1,
+        };
+        let topic = NewTopic {
+            name: "t".parse().expect("a name"),
+            id: PARTITION.topic,
+            replication_factor: 2,
+            config: BTreeMap::new(),
+            placements: vec![placement],
+        };
+        let created = store.create_topic(&one, &topic).await;
+        assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");
+        store.leave(&one).await.expect("up");
+        let seen = store.partition(PARTITION).await.expect("up").expect("there");
+        let evidence = Evidence {
+            leader: Leader { rid: two.rid, inc: two.inc },
+            epoch_seen: LeaderEpoch(0),
+            end: Offset(5),
+            tiered_end: Offset(0),
+            known_end: Offset(9),
+            cause: CAUSE.to_owned(),
+        };
+        let acceptance =
+            loss::give_up(&seen.value, &[Live { rid: two.rid, inc: two.inc }], evidence).expect("forsaken");
+        let (record, tier_root) = (seen.revision, Revision::ABSENT);
+        let election = UncleanElection { partition: PARTITION, record, tier_root, also: Vec::new(), acceptance };
+        let outcome = settle(&store, &two, &election).await.expect("it is settled");
+        let now = store.partition(PARTITION).await.expect("up").expect("there");
+        assert_eq!(outcome, Outcome::Committed { revision: now.revision });
+        assert_eq!(now.value, election.acceptance.next);
+    }
 }

@@ -8,7 +8,7 @@ use crate::metrics::CoordinatorMeters;
 use crate::session::SessionHandle;
 use millpond_core::coordinators::{SHARDS, placement};
 use millpond_log::{BrokerId, Incarnation};
-use millpond_metadata::store::Store;
+use millpond_metadata::store::{Session, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,36 +89,45 @@ impl<M: Machine> Keeper<M> {
             }
         }
         let Some(session) = session else { return };
-        let placed = placement(&self.parts.world.borrow().hosts);
+        let world = Arc::clone(&self.parts.world.borrow());
+        let placed = placement(&world.hosts);
         for shard in 0..SHARDS {
             let mine = placed.get(shard as usize) == Some(&self.parts.me);
+            // Then nobody else may take it as long as the session stands (rule O3).
+            let owned = || world.owners.get(&(M::KIND, shard)).is_some_and(|(owner, _)| *owner == self.parts.me);
             match self.lanes.get(&shard) {
                 Some(lane) if !mine => lane.give_up.cancel(),
-                None if mine => {
-                    let alive =
-                        Alive { inc: session.inc, give_up: CancellationToken::new(), lost: CancellationToken::new() };
-                    let lane = Lane {
-                        shard,
-                        store: self.parts.store.clone(),
-                        session,
-                        handle: self.parts.session.clone(),
-                        world: self.parts.world.clone(),
-                        directory: self.parts.directory.clone(),
-                        services: self.parts.services.clone(),
-                        meters: self.parts.meters.clone(),
-                        loads: Arc::clone(&self.loads),
-                        started: self.parts.started,
-                        give_up: alive.give_up.clone(),
-                        lost: alive.lost.clone(),
-                    };
-                    self.lanes.insert(shard, alive);
-                    self.tasks.spawn(async move {
-                        lane.run().await;
-                        shard
-                    });
-                }
+                None if mine => self.start(shard, session, Lane::run),
+                None if owned() => self.start(shard, session, Lane::give_back),
                 _ => {}
             }
         }
+    }
+
+    fn start<F>(&mut self, shard: u32, session: Session, live: impl FnOnce(Lane<M>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let alive = Alive { inc: session.inc, give_up: CancellationToken::new(), lost: CancellationToken::new() };
+        let lane = Lane {
+            shard,
+            store: self.parts.store.clone(),
+            session,
+            handle: self.parts.session.clone(),
+            world: self.parts.world.clone(),
+            directory: self.parts.directory.clone(),
+            services: self.parts.services.clone(),
+            meters: self.parts.meters.clone(),
+            loads: Arc::clone(&self.loads),
+            started: self.parts.started,
+            give_up: alive.give_up.clone(),
+            lost: alive.lost.clone(),
+        };
+        self.lanes.insert(shard, alive);
+        let living = live(lane);
+        self.tasks.spawn(async move {
+            living.await;
+            shard
+        });
     }
 }

@@ -112,9 +112,27 @@ impl<M: Machine> Lane<M> {
         serving.queue.push(loaded.made);
         self.directory.set(self.shard, Some(Standing::Serving { epoch, lane: sender }));
         if let Some(held) = self.serve(serving).await {
-            // If that fails, the shard is taken when this session has ended, or by the next life.
+            // If that is not settled, it is given back later.
             let released = self.store.release_shard(&self.session, &held).await;
             tracing::debug!(kind = M::KIND.word(), shard = self.shard, ?released, "a shard was given up");
+        }
+    }
+
+    /// Gives up a shard that belongs elsewhere and that nobody serves here, but whose owner this broker is: a take that ended unsettled has
+    /// arrived, a release has not, or what was taken could not be read. Tries once.
+    pub(super) async fn give_back(self) {
+        let try_once = async {
+            // The lane before may have released it a moment ago.
+            tokio::time::sleep(RETRY).await;
+            let owner = self.world.borrow().owners.get(&(M::KIND, self.shard)).map(|(owner, _)| *owner);
+            if owner == Some(self.session.rid.broker) {
+                let released = self.store.disown_shard(&self.session, M::KIND, self.shard).await;
+                tracing::debug!(kind = M::KIND.word(), shard = self.shard, ?released, "a shard was given back");
+            }
+        };
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            () = try_once => {}
         }
     }
 

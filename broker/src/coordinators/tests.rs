@@ -1,5 +1,7 @@
 //! Keepers of two brokers over one store in memory: one owner at a time, and nothing acknowledged is lost.
 
+mod unsettled;
+
 use super::world::World;
 use super::{Directory, Groups, Keeper, Parts, Unanswered};
 use crate::clock;

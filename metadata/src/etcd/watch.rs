@@ -35,8 +35,37 @@ pub(super) struct EtcdWatch {
 struct Stream {
     link: Link,
     responses: WatchStream,
+    silence: Silence,
+}
+
+/// How long nothing has come. It holds instants, since a wait may be dropped and begun anew all the time.
+#[derive(Clone, Copy)]
+struct Silence {
     /// When something last came.
     heard: Instant,
+    /// When it was first asked for anything after that, and when last.
+    asked: Option<(Instant, Instant)>,
+}
+
+impl Silence {
+    fn from(heard: Instant) -> Silence {
+        Silence { heard, asked: None }
+    }
+
+    fn ask(&mut self, now: Instant) {
+        self.asked = Some((self.asked.map_or(now, |(first, _)| first), now));
+    }
+
+    /// When to ask; soon again if it is asked for progress.
+    fn ask_at(&self, progress: bool) -> Instant {
+        let last = self.asked.map_or(self.heard, |(_, last)| last);
+        last + if progress { PROGRESS_AGAIN } else { SILENCE }
+    }
+
+    /// When to give the member up. Not before it has had time to answer: for long, nobody may have listened.
+    fn lost_at(&self) -> Option<Instant> {
+        self.asked.map(|(first, _)| (self.heard + SILENCE_MAX).max(first + (SILENCE_MAX - SILENCE)))
+    }
 }
 
 impl EtcdWatch {
@@ -81,7 +110,7 @@ impl EtcdWatch {
             ConnectError::new("", Problem::Silent, said)
         };
         match tokio::time::timeout(self.links.attempt(), opened).await {
-            Ok(Ok(responses)) => Ok(Stream { link: link.clone(), responses, heard: Instant::now() }),
+            Ok(Ok(responses)) => Ok(Stream { link: link.clone(), responses, silence: Silence::from(Instant::now()) }),
             Ok(Err(error)) => Err(failed(&super::failure::reason(&error))),
             Err(_) => Err(failed(&unanswered(self.links.attempt()))),
         }
@@ -94,18 +123,19 @@ impl EtcdWatch {
                 self.ask_for_progress().await;
             }
             let Some(stream) = &mut self.stream else { continue };
-            let patience = if self.progress.is_some() { PROGRESS_AGAIN } else { SILENCE };
-            match tokio::time::timeout(patience, stream.responses.message()).await {
+            let (ask_at, lost_at) = (stream.silence.ask_at(self.progress.is_some()), stream.silence.lost_at());
+            let until = lost_at.map_or(ask_at, |lost_at| lost_at.min(ask_at));
+            match tokio::time::timeout_at(until, stream.responses.message()).await {
                 // No await below: a dropped call has either not moved the place, or handed out the events.
                 Ok(Ok(Some(response))) => {
-                    stream.heard = Instant::now();
+                    stream.silence = Silence::from(Instant::now());
                     if let Some(batch) = self.take(&response)? {
                         return Ok(batch);
                     }
                 }
                 Ok(Ok(None)) => self.lost("etcd closed the watch"),
                 Ok(Err(error)) => self.lost(&super::failure::reason(&error)),
-                Err(_) if stream.heard.elapsed() >= SILENCE_MAX => self.lost("nothing was heard"),
+                Err(_) if lost_at.is_some_and(|lost_at| lost_at <= Instant::now()) => self.lost("nothing was heard"),
                 Err(_) => self.ask_for_progress_or_life().await,
             }
         }
@@ -161,6 +191,7 @@ impl EtcdWatch {
 
     async fn ask_for_progress_or_life(&mut self) {
         let Some(stream) = &mut self.stream else { return };
+        stream.silence.ask(Instant::now());
         if let Err(error) = stream.responses.request_progress().await {
             self.lost(&error.to_string());
         }
@@ -179,5 +210,35 @@ impl Watch for EtcdWatch {
             self.ask_for_progress().await;
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits in slices of a second, as who follows does; returns what was asked, and when it was given up.
+    fn slices(mut silence: Silence, from: Instant) -> (Vec<u64>, u64) {
+        let mut asked = Vec::new();
+        for second in 0.. {
+            let now = from + Duration::from_secs(second);
+            if silence.lost_at().is_some_and(|lost_at| lost_at <= now) {
+                return (asked, second);
+            }
+            if silence.ask_at(false) <= now {
+                silence.ask(now);
+                asked.push(second);
+            }
+        }
+        unreachable!("it is silent")
+    }
+
+    #[test]
+    fn silence_is_counted_however_the_wait_is_cut() {
+        let now = Instant::now();
+        assert_eq!(slices(Silence::from(now), now), (vec![5, 10], 15));
+        // Nobody listened for a minute: it is asked before it is given up.
+        let later = now + Duration::from_secs(60);
+        assert_eq!(slices(Silence::from(now), later), (vec![0, 5], 10));
     }
 }

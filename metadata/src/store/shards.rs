@@ -107,13 +107,44 @@ impl Store {
     /// Gives a shard up, so that another broker takes it at once. `Fenced` if it was lost before.
     ///
     /// # Errors
-    /// As all reads. If it cannot be given up, its owner's session ends it.
+    /// As all reads. If it is not settled, `disown_shard` gives it up, or the end of its owner's session.
     pub async fn release_shard(&self, actor: &Session, held: &HeldShard) -> Result<Outcome, StoreError> {
-        let HeldShard { kind, shard, coord_epoch, .. } = *held;
+        self.give_up(actor, self.own_shard(held), held.kind, held.shard, held.coord_epoch).await
+    }
+
+    /// Gives up a shard that is the actor's by the store's word, though nobody holds it: its take or its release was not settled, or what
+    /// it holds could not be read. None if it is not the actor's.
+    ///
+    /// What the actor has under way for it, a take or a commit, is void once this is `Committed`. After `Conflict` and `Unknown` call again.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn disown_shard(
+        &self,
+        actor: &Session,
+        kind: ShardKind,
+        shard: u32,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let me = Leader { rid: actor.rid, inc: actor.inc };
+        let Some(seen) = self.shard_owner(kind, shard).await?.filter(|seen| seen.value.owner == Some(me)) else {
+            return Ok(None);
+        };
+        let unmoved = Guard::unmoved(self.keys.encode(&Key::Shard { kind, shard }), seen.revision);
+        Ok(Some(self.give_up(actor, unmoved, kind, shard, seen.value.coord_epoch).await?))
+    }
+
+    async fn give_up(
+        &self,
+        actor: &Session,
+        owned: Guard,
+        kind: ShardKind,
+        shard: u32,
+        coord_epoch: u32,
+    ) -> Result<Outcome, StoreError> {
         let key = self.keys.encode(&Key::Shard { kind, shard });
         let value = codec::value(&ShardRecord { owner: None, coord_epoch });
         let release = Transition {
-            guards: vec![self.own_session(actor), self.own_shard(held)],
+            guards: vec![self.own_session(actor), owned],
             writes: vec![Write::put(key.clone(), value.clone())],
             proof: Some((key, value)),
         };

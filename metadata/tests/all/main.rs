@@ -8,4 +8,5 @@ mod owned;
 mod replicas;
 mod served;
 mod shards;
+mod slices;
 mod store;

@@ -17,6 +17,7 @@ pub(crate) async fn promises(kv: &Arc<dyn Kv>) {
     a_shard_has_one_owner_while_its_session_stands(&fresh(kv, "shard-one")).await;
     what_was_committed_is_loaded_by_the_next_owner(&fresh(kv, "shard-load")).await;
     a_former_owner_commits_nothing(&fresh(kv, "shard-former")).await;
+    an_owner_gives_up_what_nobody_holds(&fresh(kv, "shard-disowned")).await;
 }
 
 pub(crate) async fn take(store: &Store, actor: &Session, shard: u32) -> Takeover {
@@ -133,4 +134,18 @@ async fn a_former_owner_commits_nothing(store: &Store) {
     assert_eq!(commit(store, &two, &mut held, &[epoch("g", 3)]).await, Outcome::Fenced, "rule K4");
     let held = taken(take(store, &one, shard).await);
     assert_eq!(load(store, &held).await, [(epoch("g", 2).key, epoch("g", 2).record.expect("a put"))]);
+}
+
+/// Its answer was lost when it was taken, or when it was released.
+async fn an_owner_gives_up_what_nobody_holds(store: &Store) {
+    let (one, two) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let disown = async |actor: &Session| store.disown_shard(actor, ShardKind::Group, 3).await.expect("up");
+    assert_eq!(disown(&one).await, None, "nobody owns it");
+    let mut lost = taken(take(store, &one, 3).await);
+    assert_eq!(disown(&two).await, None, "it is another's (rule O3)");
+    committed(&disown(&one).await.expect("it is its own"));
+    assert_eq!(disown(&one).await, None, "it was given up");
+    assert_eq!(commit(store, &one, &mut lost, &[epoch("g", 1)]).await, Outcome::Fenced, "rule O3");
+    assert_eq!(taken(take(store, &two, 3).await).coord_epoch(), 2, "each owner has an epoch of its own");
+    assert_eq!(store.release_shard(&one, &lost).await.expect("up"), Outcome::Fenced, "it takes nothing from the next");
 }

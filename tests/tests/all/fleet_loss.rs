@@ -161,12 +161,10 @@ async fn the_first_of_three_wiped_brokers_learns_that_all_is_lost_and_takes_the_
     fleet.stop().await;
 }
 
-/// What is accepted at one broker is lost no longer at the others, which know of the loss as well.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loss_that_was_accepted_elsewhere_is_none_any_more_and_the_most_that_is_left_is_kept() {
-    let (mut fleet, client) = start(3).await;
-    create(&client, TOPIC, 3, &[]).await;
-    publish(&client, TOPIC, "a", 0..30).await;
+/// Makes a topic of thirty records that is lost: broker 1 has them all and is not in sync, the others have nothing.
+async fn lose_what_is_in_sync(fleet: &mut Fleet, client: &Client) {
+    create(client, TOPIC, 3, &[]).await;
+    publish(client, TOPIC, "a", 0..30).await;
     (0..3).for_each(|broker| fleet.kill(broker));
     // Broker 1 takes its disk back after another one has registered in its name: it is another replica, with all of its frames (B1a).
     let (disk, aside) = (fleet.data_dir(1), fleet.data_dir(1).with_extension("aside"));
@@ -182,9 +180,16 @@ async fn a_loss_that_was_accepted_elsewhere_is_none_any_more_and_the_most_that_i
     fleet.restart(1).await;
     let mut ends = Vec::new();
     for broker in 0..3 {
-        ends.push(known_to(&fleet, broker, true).await.loss.expect("it is lost").end);
+        ends.push(known_to(fleet, broker, true).await.loss.expect("it is lost").end);
     }
     assert_eq!(ends, [0, 30, 0]);
+}
+
+/// What is accepted at one broker is lost no longer at the others, which know of the loss as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_was_accepted_elsewhere_is_none_any_more_and_the_most_that_is_left_is_kept() {
+    let (mut fleet, client) = start(3).await;
+    lose_what_is_in_sync(&mut fleet, &client).await;
 
     // Whichever is asked, the one with the frames takes it.
     let accept = ["partition", "accept-loss", "orders:0", "--yes"];
@@ -197,6 +202,22 @@ async fn a_loss_that_was_accepted_elsewhere_is_none_any_more_and_the_most_that_i
     }
     publish(&client, TOPIC, "b", 30..40).await;
     assert_eq!(read(&client, TOPIC, 40).await, [values("a", 0..30), values("b", 30..40)].concat());
+    fleet.stop().await;
+}
+
+/// Whoever is left alone leads what it has, and serves it once no more replicas are wanted in sync: that change waits for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_is_accepted_with_too_few_in_sync_holds_up_no_change_of_a_topic() {
+    let (mut fleet, client) = start(3).await;
+    lose_what_is_in_sync(&mut fleet, &client).await;
+    fleet.kill(0);
+    fleet.kill(2);
+    let said = succeed_at(&fleet.grpc(1), &["partition", "accept-loss", "orders:0", "--yes"], b"");
+    assert!(said.contains("it goes on at offset 30"), "{said}");
+    succeed_at(&fleet.grpc(1), &["topic", "alter", TOPIC, "--set", "min.insync.replicas=1"], b"");
+    let alone = fleet.connect().await;
+    publish(&alone, TOPIC, "b", 30..40).await;
+    assert_eq!(read(&alone, TOPIC, 40).await, [values("a", 0..30), values("b", 30..40)].concat());
     fleet.stop().await;
 }
 
