@@ -1,5 +1,6 @@
 //! Garbage collection of objects (rules G1 to G3). Safe however long it pauses: it only deletes what two bumps of the epoch have outlived.
 
+use crate::bucket::{Bucket, BucketError};
 use crate::clock;
 use crate::metrics::TierMeters;
 use crate::session::SessionHandle;
@@ -26,6 +27,7 @@ pub(crate) struct Collector {
     pub(crate) store: Store,
     pub(crate) session: SessionHandle,
     pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) bucket: Bucket,
     pub(crate) tiered: Arc<Tiered>,
     pub(crate) gc_epoch: Arc<AtomicU64>,
     pub(crate) meters: TierMeters,
@@ -39,6 +41,9 @@ enum GcError {
     Metadata(#[from] StoreError),
     #[error("the object store could not be used")]
     Objects(#[from] object_store::Error),
+    /// Rule G5: what no manifest of ours names may be another cluster's.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     /// Without every manifest nothing may be called an orphan (rule K6).
     #[error("a manifest could not be followed")]
     Manifest(#[from] TieredError),
@@ -90,8 +95,10 @@ impl Collector {
         Ok(())
     }
 
-    /// Deletes objects that no manifest names and that nobody can commit any more (rule G2): list first, then read the manifests.
+    /// Deletes objects that no manifest names and that nobody can commit any more (rule G2): list first, then read the manifests. First of all
+    /// that nobody else's objects are among them (rule G5).
     async fn sweep(&self, epoch: GcEpoch) -> Result<(), GcError> {
+        self.bucket.check().await?;
         let listed: Vec<Path> = self.objects.list(None).map_ok(|meta| meta.location).try_collect().await?;
         let ours: Vec<ObjectKey> = listed.iter().filter_map(|path| path.as_ref().parse().ok()).collect();
         let old = collectable(ours, epoch, TierRules::ALL);

@@ -6,6 +6,7 @@ mod acceptance;
 mod alive;
 pub mod api;
 pub mod broker;
+mod bucket;
 mod budget;
 mod carry;
 mod catalog;

@@ -3,6 +3,7 @@
 use crate::alive::Alive;
 use crate::api::BrokerDescription;
 use crate::broker::{Broker, Inner};
+use crate::bucket::{Bucket, BucketError};
 use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
 use crate::config::Config;
@@ -60,6 +61,9 @@ const DRAIN: Duration = Duration::from_secs(12);
 
 /// How long a broker that stops waits for whoever reads its metrics.
 const HTTP_DRAIN: Duration = Duration::from_secs(1);
+
+/// How long a broker that starts waits to hear whose the bucket is.
+const BUCKET_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// What other brokers ask about transactions that waits; more waits with those who ask.
 const ASKED_MAX: usize = 256;
@@ -142,6 +146,8 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     report_damage(&recovered);
     wal.measure(metrics.wal.clone());
     let objects: Arc<dyn ObjectStore> = Arc::new(Counted::new(components.objects, metrics.objects.clone()));
+    let bucket = Bucket::new(Arc::clone(&objects), &cluster_id);
+    check_bucket(&bucket).await?;
     let mut registrar = Registrar {
         store: store.clone(),
         wal: wal.clone(),
@@ -229,6 +235,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     });
     let uploader = Uploader {
         store: Arc::clone(&objects),
+        bucket: bucket.clone(),
         wal: wal.clone(),
         cluster: cluster_id,
         broker: config.id,
@@ -247,8 +254,16 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         state: TierState::default(),
     };
     let carried = proposals::run(store.clone(), session.clone(), alive, proposed, shutdown.clone());
-    let collector =
-        Collector { store, session, objects, tiered, gc_epoch, meters: metrics.tier.clone(), period: config.gc_period };
+    let collector = Collector {
+        store,
+        session,
+        objects,
+        bucket,
+        tiered,
+        gc_epoch,
+        meters: metrics.tier.clone(),
+        period: config.gc_period,
+    };
     let fleet = Fleet::start(broker.clone(), &recovered, story).await?;
     broker.take_office(&registration);
     fleet.assign_all();
@@ -414,6 +429,22 @@ async fn check_mark(mark: &Mark, store: &Store, config: &Config, disk: &Arc<dyn 
         Ok(Some(dir)) => Err(WalError::Locked { dir }.into()),
         _ => Err(refused.into()),
     }
+}
+
+/// Rule G5, before this broker acts. While the bucket cannot be reached the broker comes up all the same (case S1); it writes nothing there
+/// before it has been told.
+async fn check_bucket(bucket: &Bucket) -> Result<(), StartError> {
+    let unreachable = match tokio::time::timeout(BUCKET_WAIT_MAX, bucket.check()).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(BucketError::Unreachable(error))) => error.to_string(),
+        Ok(Err(refused)) => return Err(refused.into()),
+        Err(_) => "no answer in time".to_owned(),
+    };
+    tracing::warn!(
+        error = unreachable,
+        "the bucket cannot be asked whose it is now; nothing is uploaded before it was"
+    );
+    Ok(())
 }
 
 async fn open_wal(config: &Config, components: &Components, cluster: String) -> Result<(Wal, Recovered), StartError> {

@@ -1,5 +1,6 @@
 //! Why a broker does not come up. Nothing is decided here.
 
+use crate::bucket::BucketError;
 use crate::mark::MarkError;
 use crate::telemetry::OtlpError;
 use crate::wal::WalError;
@@ -40,6 +41,9 @@ pub enum StartError {
     /// The metadata store is not what it was (rule K7).
     #[error(transparent)]
     Restored(#[from] MarkError),
+    /// The bucket is not this cluster's (rule G5).
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     /// The broker may not act under its id.
     #[error("{0}")]
     Office(String),

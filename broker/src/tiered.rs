@@ -4,6 +4,8 @@
 
 mod aborted;
 mod search;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use search::larger;
 
@@ -19,6 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 /// Segment indexes kept parsed. One is about 20 KiB for a 64 MiB segment, so all of them stay below 20 MiB.
@@ -35,6 +38,8 @@ pub(crate) struct Tiered {
     cache: Cache,
     /// Objects up to this size are put into the cache when they are uploaded.
     warm_bytes_max: u64,
+    /// Who puts an object into the cache has it: one copy of one object waits for a slow disk, never more.
+    warming: Arc<Semaphore>,
     indexes: Mutex<Recent<(ObjectKey, u64), Arc<SegmentIndex>>>,
     nodes: Mutex<Recent<ObjectKey, Bytes>>,
 }
@@ -66,7 +71,7 @@ pub(crate) enum TieredError {
 impl Tiered {
     pub(crate) fn new(cache: Cache, warm_bytes_max: u64) -> Tiered {
         let (indexes, nodes) = (Mutex::new(Recent::new(INDEXES_KEPT)), Mutex::new(Recent::new(NODES_KEPT)));
-        Tiered { cache, warm_bytes_max, indexes, nodes }
+        Tiered { cache, warm_bytes_max, warming: Arc::new(Semaphore::new(1)), indexes, nodes }
     }
 
     /// The cache, for its counters and for warm inserts.
@@ -118,27 +123,25 @@ impl Tiered {
         Ok(batches)
     }
 
-    /// Bytes that do not check out are read once more from the object store before the read fails (case S9).
     async fn fetch_part(&self, part: &PlannedRead, hint: Hint) -> Result<Vec<Batch>, TieredError> {
         let (key, length, range) = (&part.entry.object, part.entry.object_length, part.bytes_in_object());
-        let pieces = self.pieces(key, length, range.clone(), hint).await?;
-        if let Ok(batches) = part.batches(&pieces) {
-            return Ok(batches);
-        }
-        self.cache.forget(&object(key, length), range.clone());
-        let pieces = self.pieces(key, length, range, hint).await?;
-        part.batches(&pieces).map_err(|source| damaged(key, source))
+        self.checked(key, length, range, hint, |pieces| part.batches(pieces).map_err(|source| damaged(key, source)))
+            .await
     }
 
-    /// Puts an object that was just uploaded into the cache, in the background.
+    /// Puts an object that was just uploaded into the cache, in the background; not while another is being put there. Readers fetch what is
+    /// not there, so that a disk slower than the uploads costs them a GET, and no memory.
     pub(crate) fn warm(&self, key: &ObjectKey, parts: &[Bytes], length: u64) {
         if length > self.warm_bytes_max {
             return;
         }
+        let Ok(warming) = Arc::clone(&self.warming).try_acquire_owned() else { return };
         let (cache, object) = (self.cache.clone(), object(key, length));
         let contents: Bytes = parts.concat().into();
-        // Nobody waits for it: at worst a reader fetches what is not there.
-        tokio::spawn(async move { cache.insert(&object, &contents).await });
+        tokio::spawn(async move {
+            cache.insert(&object, &contents).await;
+            drop((contents, warming));
+        });
     }
 
     /// Answers a question to the manifest, loading what it needs.
@@ -159,9 +162,12 @@ impl Tiered {
     pub(crate) async fn producers(&self, partition: PartitionId, entry: &SegmentEntry) -> Result<Bytes, TieredError> {
         let index = self.index(partition, entry).await?;
         let range = entry.in_object(&index.producers_bytes());
-        let bytes = self.get(&entry.object, entry.object_length, range, Hint::Scan).await?;
-        index.verify_producers(&bytes).map_err(|source| damaged(&entry.object, source))?;
-        Ok(bytes)
+        let (key, length) = (&entry.object, entry.object_length);
+        let check = |pieces: &[Bytes]| {
+            let bytes = whole(pieces);
+            index.verify_producers(&bytes).map(|()| bytes).map_err(|source| damaged(key, source))
+        };
+        self.checked(key, length, range, Hint::Scan, check).await
     }
 
     /// The index of a segment, read once and kept.
@@ -173,9 +179,10 @@ impl Tiered {
         if let Some(index) = self.known_index(entry) {
             return Ok(index);
         }
-        let bytes = self.get(&entry.object, entry.object_length, entry.index_bytes(), Hint::Normal).await?;
-        let index = entry.open_index(partition, &bytes).map_err(|source| damaged(&entry.object, source))?;
-        let index = Arc::new(index);
+        let (key, length) = (&entry.object, entry.object_length);
+        let check =
+            |pieces: &[Bytes]| entry.open_index(partition, &whole(pieces)).map_err(|source| damaged(key, source));
+        let index = Arc::new(self.checked(key, length, entry.index_bytes(), Hint::Normal, check).await?);
         lock(&self.indexes).put((entry.object, entry.position), Arc::clone(&index));
         Ok(index)
     }
@@ -185,24 +192,42 @@ impl Tiered {
     }
 
     async fn load(&self, view: &mut ManifestView, rolled: &RolledRef) -> Result<(), TieredError> {
-        let known = lock(&self.nodes).get(&rolled.object);
-        let bytes = match known {
-            Some(bytes) => bytes,
-            None => {
-                self.get(&rolled.object, u64::from(rolled.length), 0..u64::from(rolled.length), Hint::Normal).await?
-            }
+        let mut load = |bytes: &Bytes| {
+            let object = || rolled.object.to_string();
+            view.load(rolled, bytes).map_err(|source| TieredError::Manifest { object: object(), source })
         };
-        let object = || rolled.object.to_string();
-        view.load(rolled, &bytes).map_err(|source| TieredError::Manifest { object: object(), source })?;
+        let known = lock(&self.nodes).get(&rolled.object);
+        if let Some(bytes) = known {
+            return load(&bytes);
+        }
+        let length = u64::from(rolled.length);
+        let check = |pieces: &[Bytes]| {
+            let bytes = whole(pieces);
+            load(&bytes).map(|()| bytes)
+        };
+        let bytes = self.checked(&rolled.object, length, 0..length, Hint::Normal, check).await?;
         lock(&self.nodes).put(rolled.object, bytes);
         Ok(())
     }
 
-    /// Bytes of an object in one piece, which is copied together where it spans pages.
-    async fn get(&self, object: &ObjectKey, length: u64, range: Range<u64>, hint: Hint) -> Result<Bytes, TieredError> {
-        let deadline = tokio::time::Instant::now() + READ_PATIENCE;
-        let read = self.cache.read_whole(&self::object(object, length), range, hint, deadline).await;
-        read.map_err(unread)
+    /// What `check` makes of bytes of an object. Bytes that do not check out are dropped from the cache, memory and disk, and got once more
+    /// from the object store before the read fails (case S9): whatever came wrong once does not stay (S13).
+    ///
+    /// # Errors
+    /// Those of the read, and that of `check` for bytes that were wrong twice.
+    async fn checked<T>(
+        &self,
+        key: &ObjectKey,
+        length: u64,
+        range: Range<u64>,
+        hint: Hint,
+        mut check: impl FnMut(&[Bytes]) -> Result<T, TieredError>,
+    ) -> Result<T, TieredError> {
+        if let Ok(sound) = check(&self.pieces(key, length, range.clone(), hint).await?) {
+            return Ok(sound);
+        }
+        self.cache.forget(&object(key, length), range.clone());
+        check(&self.pieces(key, length, range, hint).await?)
     }
 
     /// Bytes of an object as the cache holds them.
@@ -226,6 +251,14 @@ fn unread(source: CacheError) -> TieredError {
             TieredError::Gone
         }
         source => TieredError::Read { source },
+    }
+}
+
+/// Pieces as one, copied together where there are several.
+fn whole(pieces: &[Bytes]) -> Bytes {
+    match pieces {
+        [one] => one.clone(),
+        several => several.concat().into(),
     }
 }
 

@@ -106,6 +106,15 @@ impl TestBroker {
         disk.expect("the broker has registered").value.durable_lsn
     }
 
+    /// The epoch of its garbage collection.
+    ///
+    /// # Panics
+    /// If the metadata cannot be read.
+    pub async fn gc_epoch(&self) -> u64 {
+        let store = Store::new(Arc::new(self.metadata.clone()), Keys::for_cluster(CLUSTER));
+        store.gc_epoch().await.expect("the metadata can be read").value
+    }
+
     /// Address of its gRPC door.
     #[must_use]
     pub fn grpc(&self) -> &str {

@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of manifests: an object that nobody commits is an orphan, and harmless.
 
+use crate::bucket::{Bucket, BucketError};
 use crate::wal::{TailEntry, TailReadError, Wal};
 use bytes::Bytes;
 use millpond_core::flush::Tail;
@@ -29,6 +30,7 @@ const PARTS_IN_FLIGHT: usize = 4;
 #[derive(Clone)]
 pub(crate) struct Uploader {
     pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) bucket: Bucket,
     pub(crate) wal: Wal,
     pub(crate) cluster: String,
     pub(crate) broker: BrokerId,
@@ -75,6 +77,9 @@ pub(crate) enum UploadError {
     /// Rule B6: the tail is not what the manifest says was before it (S6).
     #[error("the log of {partition} up to offset {end} is not the one that the manifest goes on from")]
     OtherHistory { partition: PartitionId, end: Offset },
+    /// Rule G5.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     #[error("the object store refused `{key}`")]
     Store {
         key: String,
@@ -121,6 +126,7 @@ impl Uploader {
     /// Puts an object and makes sure of it. An unclear answer is settled by reading the object back: its name is ours alone.
     pub(crate) async fn put(&self, key: &ObjectKey, parts: &[Bytes], length: u64, crc: u32) -> Result<(), UploadError> {
         let path = Path::from(key.to_string());
+        self.bucket.hold().await?;
         let written = if length > MULTIPART_BYTES {
             self.put_multipart(&path, parts).await
         } else {
@@ -215,7 +221,10 @@ impl UploadError {
             | UploadError::Moved { partition, .. }
             | UploadError::OtherHistory { partition, .. }
             | UploadError::Damaged { partition, .. } => Some(*partition),
-            UploadError::Store { .. } | UploadError::OtherLength { .. } | UploadError::OtherContent { .. } => None,
+            UploadError::Bucket(_)
+            | UploadError::Store { .. }
+            | UploadError::OtherLength { .. }
+            | UploadError::OtherContent { .. } => None,
         }
     }
 }

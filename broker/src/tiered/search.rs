@@ -1,6 +1,7 @@
 //! Searches by time in object storage: manifest to segment, index to chunk, chunk to record. At most a chunk is read for a miss.
 
 use super::{Tiered, TieredError, damaged};
+use bytes::Bytes;
 use millpond_cache::Hint;
 use millpond_log::batch::BatchError;
 use millpond_log::manifest::{ManifestRoot, ManifestView, SegmentEntry};
@@ -78,8 +79,9 @@ impl Tiered {
         index: &SegmentIndex,
         span: &ChunkSpan,
     ) -> Result<Vec<Batch>, TieredError> {
-        let bytes = self.get(&entry.object, entry.object_length, entry.in_object(&span.bytes), Hint::Scan).await?;
-        index.read(span, &[bytes]).map_err(|source| damaged(&entry.object, source))
+        let (key, length, range) = (&entry.object, entry.object_length, entry.in_object(&span.bytes));
+        let check = |pieces: &[Bytes]| index.read(span, pieces).map_err(|source| damaged(key, source));
+        self.checked(key, length, range, Hint::Scan, check).await
     }
 }
 

@@ -63,6 +63,10 @@ async fn a_broker_that_recovers_is_alive_and_not_ready() {
     assert!(code == 200 && metrics.contains("\nmillpond_broker_ready 0\n"), "{metrics}");
     for entry in std::fs::read_dir(&away).expect("it was there before") {
         let entry = entry.expect("it can be read");
+        // The broker has marked what it took for an empty bucket as its cluster's (rule G5), as it was marked before.
+        if entry.file_name() == "cluster" {
+            continue;
+        }
         std::fs::rename(entry.path(), objects.join(entry.file_name())).expect("it is not in the way");
     }
     starting.wait_until_ready();

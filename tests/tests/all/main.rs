@@ -1,6 +1,7 @@
 //! The one integration-test program of the workspace: rules about the source text, and tests of the built product.
 
 mod bounds;
+mod bucket_owner;
 mod bucket_sim;
 mod buckets;
 mod cold_reads;
