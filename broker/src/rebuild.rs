@@ -49,9 +49,9 @@ impl Rebuilder {
 
     async fn serve(&self, rebuild: Rebuild) {
         let Rebuild { partition, wanted, ticket, .. } = rebuild;
-        let found = loop {
+        let rebuilt = loop {
             match self.read(partition, wanted, ticket).await {
-                Ok(found) => break found,
+                Ok(rebuilt) => break rebuilt,
                 Err(reason) => {
                     tracing::warn!(%partition, ?wanted, reason, "a log cannot be read again yet; trying until it can");
                     tokio::time::sleep(RETRY).await;
@@ -59,15 +59,12 @@ impl Rebuilder {
             }
         };
         // A shard that is gone ends the broker.
-        let _ = rebuild.shard.send(found);
+        let _ = rebuild.shard.send(ShardMsg::Rebuilt(Box::new(rebuilt)));
     }
 
-    async fn read(&self, partition: PartitionId, wanted: Wanted, ticket: u64) -> Result<ShardMsg, String> {
+    async fn read(&self, partition: PartitionId, wanted: Wanted, ticket: u64) -> Result<Rebuilt, String> {
         let root = self.store.tier_root(partition).await.map_err(|error| error.to_string())?;
         let root = decode_root(partition, root.as_ref()).map_err(|error| error.to_string())?.value;
-        if wanted == Wanted::Newest {
-            return Ok(ShardMsg::Manifest { partition, root: Arc::new(root) });
-        }
         let (wal, tiered) = (&self.wal, &*self.tiered);
         let sources = Sources { root: &root, in_wal: None, lost: None, complete: false, wal, tiered };
         let failed = |error: &recovery::RecoveryError| storage_error(error).message;
@@ -77,6 +74,6 @@ impl Rebuilder {
             }
             _ => Input::Installed(recovery::installed(sources).await.map_err(|error| failed(&error))?),
         };
-        Ok(ShardMsg::Rebuilt(Box::new(Rebuilt { partition, ticket, input, root: Arc::new(root) })))
+        Ok(Rebuilt { partition, ticket, input, root: Arc::new(root) })
     }
 }
