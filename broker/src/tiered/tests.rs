@@ -122,7 +122,7 @@ impl Bucket {
     async fn new() -> Bucket {
         let store = Arc::new(Flipping::default());
         let mut root = ManifestRoot::new(PARTITION);
-        for random in 0..80 {
+        for random in 0..400 {
             let object = segment(&root);
             let base = root.tiered_end;
             let name =
