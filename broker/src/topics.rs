@@ -40,7 +40,7 @@ impl Broker {
         self.inner().config.auto_create_topics
     }
 
-    /// Creates a topic; its partitions have a leader when this returns.
+    /// Creates a topic; its partitions have a leader when this returns, or will have one: what is made is not taken back.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicMade, ApiError> {
         self.counted("CreateTopic", self.create(topic).await)
     }
@@ -92,8 +92,7 @@ impl Broker {
             settings: topic_config::describe(&record.config, replication_factor),
         };
         if topic.validate_only {
-            let topic = Topic { record: record.clone(), revision: Revision::ABSENT, config, partitions: Vec::new() };
-            return Ok(made(topic.describe(&self.inner().alive.sessions())));
+            return Ok(made(self.unseen(record.clone(), config)));
         }
         let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs.clone(), placements };
         loop {
@@ -122,9 +121,15 @@ impl Broker {
         }
         self.await_topic(new.id, partitions).await;
         let served = self.inner().catalog.by_id(new.id);
-        let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
         let served = served.map(|topic| topic.describe(&self.inner().alive.sessions()));
-        served.map(made).ok_or_else(nobody_yet)
+        // This broker may hear of it later than that; it is made all the same.
+        Ok(made(served.unwrap_or_else(|| self.unseen(TopicRecord { id: new.id, ..record.clone() }, config))))
+    }
+
+    /// A topic of which the metadata have shown nothing to this broker.
+    fn unseen(&self, record: TopicRecord, config: TopicConfig) -> TopicDescription {
+        let topic = Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() };
+        topic.describe(&self.inner().alive.sessions())
     }
 
     /// Takes a topic back that somebody began to create, or goes on with its deletion; one that is served stays. If that fails, the

@@ -4,10 +4,12 @@
 mod cluster;
 mod connect;
 mod copier;
+mod distributed;
 mod groups;
 mod java;
 mod moves;
 mod records;
+mod store_away;
 mod streams;
 mod topics;
 mod transactions;
