@@ -81,3 +81,79 @@ impl ProducerIds {
         Ok(block.first.0..block.first.0 + block.len.get())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_core::records::SessionRecord;
+    use millpond_log::{BrokerId, Incarnation, Lsn, WalGen};
+    use millpond_metadata::clock::SystemClock;
+    use millpond_metadata::embedded::Embedded;
+    use millpond_metadata::keys::Keys;
+    use millpond_metadata::store::{Registered, Registration};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    async fn registered() -> (Store, Session) {
+        let metadata = Embedded::in_memory(Arc::new(SystemClock::start()));
+        let store = Store::new(Arc::new(metadata), Keys::for_cluster("tests"));
+        store.init_cluster("tests").await.expect("it is new");
+        let record = SessionRecord {
+            wal_gen: WalGen(1),
+            grpc: "127.0.0.1:1".to_owned(),
+            kafka: "127.0.0.1:2".to_owned(),
+            kafka_listeners: BTreeMap::new(),
+            http: "127.0.0.1:3".to_owned(),
+            internal: None,
+            rack: None,
+        };
+        let (broker, ttl) = (BrokerId(1), Duration::from_secs(600));
+        let registration = Registration { broker, record, disk_inc: Incarnation(0), durable_lsn: Lsn(0), ttl };
+        match store.register_broker(&registration).await {
+            Ok(Registered::Session(session)) => (store, session),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn no_session() -> Result<Session, ApiError> {
+        Err(ApiError::new(ErrorCode::NotController, "there is none"))
+    }
+
+    #[tokio::test]
+    async fn ids_that_are_left_are_given_out_without_a_session() {
+        let (store, session) = registered().await;
+        let ids = ProducerIds::default();
+        let none = ids.next(&store, no_session).await.map_err(|error| error.code);
+        assert_eq!(none, Err(ErrorCode::NotController));
+        let first = ids.next(&store, || Ok(session)).await.expect("the store is up");
+        for more in 1..BLOCK.get() {
+            let next = ids.next(&store, no_session).await.expect("the block is not used up");
+            assert_eq!(next, ProducerId(first.0 + more));
+        }
+        let none = ids.next(&store, no_session).await.map_err(|error| error.code);
+        assert_eq!(none, Err(ErrorCode::NotController), "a new block takes one (rule K4)");
+    }
+
+    /// Many who wait for a store that takes seconds to refuse would else be answered after their patience.
+    #[tokio::test]
+    async fn all_who_wait_for_a_block_that_is_refused_hear_it_at_the_second_try() {
+        let (store, session) = registered().await;
+        let (ids, tries) = (ProducerIds::default(), AtomicUsize::new(0));
+        let gone = Session { inc: Incarnation(session.inc.0 + 1), ..session };
+        let next = || {
+            let session = || {
+                tries.fetch_add(1, Ordering::Relaxed);
+                Ok(gone)
+            };
+            ids.next(&store, session)
+        };
+        let refused = futures::future::join_all((0..20).map(|_| next())).await;
+        let codes = refused.into_iter().map(|refused| refused.map_err(|error| error.code));
+        assert!(codes.eq([Err(ErrorCode::LeaderNotAvailable); 20]));
+        assert_eq!(tries.load(Ordering::Relaxed), 2, "the first began before the others asked");
+        // Whoever asks later is not told of it.
+        ids.next(&store, || Ok(session)).await.expect("the store is up");
+    }
+}
