@@ -57,6 +57,11 @@ impl ConsumerGroup {
         if !bounds::fits_consumer_group(&subscription) {
             return Err(ErrorCode::MessageTooLarge);
         }
+        // What a member owns that nobody knows any more may be another's by now (rule S20): it has to drop that, and to join anew.
+        let owns = subscription.owned.values().any(|partitions| !partitions.is_empty());
+        if owns && !self.members.contains_key(&id) && replaces.is_none() {
+            return Err(ErrorCode::UnknownMemberId);
+        }
         let protocol = first.name.clone();
         let mut before = self.members.get(&id).map_or_else(MemberRecord::default, |member| member.record.clone());
         if let Some(old) = replaces {

@@ -167,6 +167,17 @@ fn a_classic_member_that_does_not_join_again_is_removed() {
     assert_eq!(c.assignment, Some(world.partitions("t", 2..4)));
 }
 
+/// Rule S20: it was removed, does not know, and reads on what is another's by now.
+#[test]
+fn a_classic_member_that_nobody_knows_and_that_owns_something_has_to_join_anew() {
+    let mut world = World::new(&[("t", 2)]);
+    world.beat(join("c", &["t"])).expect("it joins");
+    let token = world.send(Request::Join(joins_owning("gone", [0])));
+    assert_eq!(world.joined(token), Err(ErrorCode::UnknownMemberId));
+    let token = world.send(Request::Join(Join { fresh: "again".into(), ..joins_owning("", []) }));
+    assert_eq!(&*world.joined(token).expect("it owns nothing").member, "again");
+}
+
 #[test]
 fn a_classic_member_of_a_consumer_group_follows_its_topics() {
     let mut world = World::new(&[("t", 2)]);
