@@ -114,12 +114,24 @@ impl Broker {
             // Nobody holds memory while it waits for records.
             drop((answer, held));
             // What is elsewhere completes an answer, so that somebody here is waited for.
-            let changes = watched.iter_mut().flatten().filter_map(|watched| match watched {
-                Watched::Here(here) => Some(Box::pin(here.view.changed())),
-                Watched::Elsewhere { .. } => None,
+            let changes = watched.iter_mut().enumerate().filter_map(|(at, watched)| match watched {
+                Ok(Watched::Here(here)) => Some(Box::pin(async move { (at, here.view.changed().await) })),
+                _ => None,
             });
-            // A view ends only when its partition goes away, which the next read reports.
-            let _ = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
+            let changed = tokio::time::timeout_at(deadline.into(), select_all(changes)).await;
+            if let Some(at) = changed.ok().and_then(|((at, changed), ..)| changed.is_err().then_some(at)) {
+                watched[at] = self.watched_anew(&request.partitions[at]);
+            }
+        }
+    }
+
+    /// As `watched`, of a partition whose replica here was dropped: its last view says nothing any more, and ends no wait. A topic that is
+    /// deleted is unknown by now.
+    fn watched_anew(&self, wanted: &FetchPartition) -> Result<Watched, ApiError> {
+        match self.watched(wanted)? {
+            // Dropped a moment ago: the catalog hears of it next.
+            Watched::Here(here) if here.view.has_changed().is_err() => Err(not_leader()),
+            watched => Ok(watched),
         }
     }
 

@@ -135,6 +135,8 @@ impl Broker {
         let (_, handle) = self.inner().catalog.partition(topic, index)?;
         let led = async {
             loop {
+                // The records of a topic that is being deleted are there for a while; nobody waits for its leaders.
+                self.inner().catalog.partition(&TopicRef::Id(handle.id.topic), index)?;
                 let seen = self.record(handle.id).await?.value;
                 let preferred = seen.replicas.iter().find(|broker| !seen.removing.contains(broker)).copied();
                 let preferred = preferred.ok_or_else(|| refused(ErrorCode::LeaderNotAvailable, "it has no replica"))?;

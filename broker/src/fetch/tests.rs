@@ -272,6 +272,34 @@ async fn t3_a_hanging_transaction_holds_the_last_stable_offset_until_it_is_abort
     world.stop().await;
 }
 
+/// As Kafka's delayed fetch has it: a reader at the end of a topic learns of its deletion then, and its broker does not spin until it does.
+#[tokio::test]
+async fn a_fetch_that_waits_in_a_topic_that_is_deleted_is_answered_at_once() {
+    let world = World::start().await;
+    for (by_id, expected) in [(false, ErrorCode::UnknownTopicOrPartition), (true, ErrorCode::UnknownTopicId)] {
+        let mut log = world.topic("600000").await;
+        log.plain(2).await;
+        let mut waiting = std::pin::pin!(log.fetch_for_long(Offset(2), by_id));
+        assert!(futures::poll!(&mut waiting).is_pending(), "it waits in the topic that is there");
+        let (fetched, ()) = tokio::join!(waiting, log.delete());
+        assert_eq!(fetched.error.map(|error| error.code), Some(expected));
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_fetch_that_waits_on_a_replica_that_is_dropped_is_sent_to_the_leader() {
+    let world = World::start().await;
+    let mut log = world.topic("600000").await;
+    log.plain(2).await;
+    let mut waiting = std::pin::pin!(log.fetch_for_long(Offset(2), false));
+    assert!(futures::poll!(&mut waiting).is_pending(), "it waits for records");
+    // The catalog has not heard of it yet.
+    log.drop_replica();
+    assert_eq!(waiting.await.error.map(|error| error.code), Some(ErrorCode::NotLeaderOrFollower));
+    world.stop().await;
+}
+
 /// Case T3: what was found may have ended meanwhile, and the same producer have begun another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_ends_the_transaction_that_was_found_and_no_later_one_of_the_same_producer() {

@@ -278,6 +278,26 @@ impl Log {
         tokio::spawn(async move { broker.fetch(request).await.pop().expect("one partition, one answer") })
     }
 
+    /// A read that waits for records, longer than any test does. By the topic's name, or by its id.
+    pub(super) async fn fetch_for_long(&self, offset: Offset, by_id: bool) -> FetchedPartition {
+        let mut request = self.request(offset, 1 << 20, 1, Isolation::ReadUncommitted);
+        request.wait_max = 2 * PATIENCE;
+        if by_id {
+            request.partitions[0].topic = TopicRef::Id(self.handle.id.topic);
+        }
+        let answered = tokio::time::timeout(PATIENCE, self.broker.fetch(request));
+        answered.await.expect("it is answered long before its wait ends").pop().expect("one partition, one answer")
+    }
+
+    pub(super) async fn delete(&self) {
+        self.broker.delete_topic(&self.topic()).await.expect("it is there");
+    }
+
+    /// Drops the replica as a move does that is over.
+    pub(super) fn drop_replica(&self) {
+        self.broker.drop_replica(self.handle.id);
+    }
+
     /// A read of committed records as a broker makes it that holds no replica (rule F4).
     pub(super) async fn fetch_elsewhere(&self, offset: Offset, bytes_max: usize) -> FetchedPartition {
         let request = self.request(offset, bytes_max, 0, Isolation::ReadCommitted);

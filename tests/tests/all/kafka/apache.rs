@@ -4,11 +4,13 @@
 mod cluster;
 mod connect;
 mod copier;
+mod distributed;
 mod group_settings;
 mod groups;
 mod java;
 mod moves;
 mod records;
+mod store_away;
 mod streams;
 mod topics;
 mod transactions;
