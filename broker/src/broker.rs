@@ -222,7 +222,10 @@ impl Broker {
             .await
             .map_err(|_| timed_out("the broker's produce memory stayed full; nothing was written"))?
             .expect("the semaphore is never closed");
-        let room = self.inner.wal.reserve(batch.size()).ok_or_else(wal_full)?;
+        let room = tokio::time::timeout_at(deadline.into(), self.inner.wal.reserve_soon(batch.size()))
+            .await
+            .map_err(|_| timed_out("the WAL's next file was not ready in time; nothing was written"))?
+            .ok_or_else(wal_full)?;
         Ok(Provided { batch, latest, room, memory })
     }
 

@@ -411,20 +411,16 @@ impl Fleet {
     }
 
     /// Gives a replica up, unless the record names this broker again by now: an image may be old, and a leader that placed the replica
-    /// here anew may count on it already (S5). So it acknowledges nothing from here on, and only then the store is asked.
+    /// here anew may count on it already (rule S5). So it acknowledges nothing from here on, and only then the store is asked.
     fn leave(&mut self, id: PartitionId) {
-        let Some(held) = self.local.get(&id) else { return };
-        let Some(local) = held else {
-            // It is being opened, and has acknowledged nothing: what was opened is dropped then.
-            self.local.remove(&id);
-            return;
-        };
+        // One that is being opened is looked at once it is open: were it forgotten, another would be opened beside it.
+        let Some(Some(local)) = self.local.get(&id) else { return };
         if !self.leaving.insert(id) {
             return;
         }
         tracing::debug!(partition = %id, "a replica is placed elsewhere");
         // A shard that is gone ends the broker.
-        let _ = local.shard.send(ShardMsg::Step { partition: id, input: Input::Session(None) });
+        let _ = local.shard.send(ShardMsg::Leave { partition: id, leaves: true });
         let broker = self.broker.clone();
         self.asking.spawn(async move {
             loop {
@@ -445,8 +441,7 @@ impl Fleet {
         self.leaving.remove(&id);
         let Some(Some(local)) = self.local.get(&id) else { return };
         if placed {
-            let inc = self.broker.session_handle().get().map(|session| session.inc);
-            let _ = local.shard.send(ShardMsg::Step { partition: id, input: Input::Session(inc) });
+            let _ = local.shard.send(ShardMsg::Leave { partition: id, leaves: false });
             return self.assign(id);
         }
         self.local.remove(&id);
@@ -482,7 +477,7 @@ impl Fleet {
     /// Whether the catalog has to hear of it.
     fn on_opened(&mut self, partition: PartitionId, opened: Result<Opened, StartError>) -> bool {
         match opened {
-            // Dropped while it was opened: its shard hears of both, in this order.
+            // Its topic was deleted while it was opened: its shard hears of both, in this order.
             Ok(_) if !self.local.contains_key(&partition) => {
                 self.broker.drop_replica(partition);
                 false

@@ -6,5 +6,6 @@ pub(crate) mod messages;
 pub(crate) mod open;
 pub(crate) mod recovery;
 pub(crate) mod shard;
+mod slot;
 mod unverified;
 pub(crate) mod view;

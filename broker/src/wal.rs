@@ -34,6 +34,7 @@ use millpond_log::frame::BLOCK_BYTES;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Lsn, Offset, PartitionId, TimestampMs, WalGen};
 use queue::{Done, Item};
 use shared::{Shared, lock};
+use space::Room;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -374,18 +375,44 @@ impl Wal {
         space::batch_bytes_max(self.shared.options.file_bytes)
     }
 
-    /// Reserves room for a batch of `bytes` (its size).
+    /// Reserves room for a batch of `bytes` (its size), if there is some now.
     ///
     /// `None` when the WAL is full, or the disk is, or the WAL is poisoned: refuse the produce with a retriable error. Room comes
     /// back by itself after a trim, or when the disk has space again.
     #[must_use]
     pub fn reserve(&self, bytes: usize) -> Option<WalPermit> {
-        let cost = self.shared.space.reserve(bytes);
-        if cost.is_none() {
+        match self.room(bytes) {
+            Room::Reserved(cost) => Some(self.permit(cost)),
+            Room::Soon | Room::Full => None,
+        }
+    }
+
+    /// As `reserve`, but waits while there is none because files are made more slowly than they are filled.
+    ///
+    /// Cancel safe.
+    pub async fn reserve_soon(&self, bytes: usize) -> Option<WalPermit> {
+        loop {
+            // Before it is asked, so that no change is missed.
+            let changes = self.shared.space.changes();
+            match self.room(bytes) {
+                Room::Reserved(cost) => return Some(self.permit(cost)),
+                Room::Soon => changes.await,
+                Room::Full => return None,
+            }
+        }
+    }
+
+    fn room(&self, bytes: usize) -> Room {
+        let room = self.shared.space.reserve(bytes);
+        if !matches!(room, Room::Reserved(_)) {
             // The writer may be able to give a file up; it may be asleep.
             self.shared.queue.nudge();
         }
-        Some(WalPermit { shared: self.shared.clone(), cost: cost?, span: tracing::Span::none() })
+        room
+    }
+
+    fn permit(&self, cost: u64) -> WalPermit {
+        WalPermit { shared: self.shared.clone(), cost, span: tracing::Span::none() }
     }
 
     /// Has each group measured from now on. Once at most.

@@ -269,6 +269,13 @@ impl Replica {
         self.unsynced.is_empty()
     }
 
+    /// Hands out marks that are behind `marks` from now on: others were handed out for a replica that was here before, and what becomes durable
+    /// of it may still be told.
+    pub fn begin_marks_behind(&mut self, marks: Mark) {
+        assert!(self.is_settled(), "nothing of it is under way");
+        self.mark = self.mark.max(marks);
+    }
+
     /// How far the log is known to be committed: what is here, or what a leader has said that is not.
     #[must_use]
     pub fn known_committed(&self) -> Offset {

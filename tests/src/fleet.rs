@@ -402,8 +402,20 @@ impl Fleet {
         });
         match waited.await {
             Ok(topics) => topics,
-            Err(_) => panic!("not within {PATIENCE:?}: {what}; last seen: {last}"),
+            Err(_) => panic!("not within {PATIENCE:?}: {what}; last seen: {last}\n{}", self.log_ends()),
         }
+    }
+
+    /// What each broker has logged last.
+    fn log_ends(&self) -> String {
+        /// Lines of each.
+        const LINES: usize = 30;
+        let end = |broker: usize| {
+            let log = self.log(broker);
+            let lines: Vec<&str> = log.lines().collect();
+            format!("broker {broker}:\n{}\n", lines[lines.len().saturating_sub(LINES)..].join("\n"))
+        };
+        (0..self.size()).map(end).collect()
     }
 
     /// Waits until every partition has a leader and all its replicas are in sync.

@@ -47,6 +47,8 @@ pub(crate) enum ShardMsg {
     OpenTransactions(AskedOpen),
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
+    /// A replica is to be given up, or is to stay after all: between the two it acknowledges nothing, whatever session begins (rule S5).
+    Leave { partition: PartitionId, leaves: bool },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
     Drop { partition: PartitionId },
     /// A coordinator, or an operator, ends a transaction (rule X5). Answered once the marker is committed.

@@ -2,24 +2,21 @@
 //!
 //! Level by level: it drains all messages, steps the replicas, hands one group to the WAL and publishes once. It decides nothing.
 
-use super::links::{Answer, Answering, LinkMsg, Pushed};
+use super::links::{Answer, LinkMsg, Pushed};
 use super::messages::{
     Closed, Ending, Open, Produce, ProduceReply, Proposed, Rebuild, Rebuilt, Services, ShardMsg, ShardSender, Verify,
     Wanted,
 };
 use super::open;
-use super::unverified::Waiting;
-use super::view::{PartitionView, ViewSender};
+use super::slot::Slot;
 use crate::api::{ApiError, InTransaction};
 use crate::clock;
 use crate::refusals::{given_up, not_leader};
 use crate::telemetry::TracedTails;
 use crate::wal::{Wal, WalAppender, WalEvent, WalPermit, WalRecord};
-use millpond_core::election::Holds;
 use millpond_core::replica::{
-    Appended, Cursor, Fault, Input, Mark, Now, Output, Placed, PushHead, Refusal, Replica, Token, Unverified, Verified,
+    Appended, Cursor, Fault, Input, Mark, Now, Output, Placed, Refusal, Token, Unverified, Verified,
 };
-use millpond_log::epochs::LeaderEpochs;
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::{BrokerId, ErrorCode, Incarnation, Offset, PartitionId};
 use slab::Slab;
@@ -37,56 +34,6 @@ const HW_NOTE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often leaders look for followers that lag (rule I6): a fraction of the time they may lag.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-
-struct Slot {
-    replica: Replica,
-    manifest: Arc<ManifestRoot>,
-    /// The replica's epochs as last published: readers share one copy.
-    epochs: Arc<LeaderEpochs>,
-    view: ViewSender,
-    hw_noted: Offset,
-    publish: bool,
-    /// The brokers that are pushed to, and what they were told last.
-    followers: Vec<BrokerId>,
-    told: Option<(PushHead, Offset)>,
-    answers: Answering,
-    /// Batches that wait for the end of a transfer of leadership.
-    held: Vec<Produce>,
-    /// Batches that wait for their transaction's coordinator.
-    unverified: Waiting,
-    /// The log was taken apart, and is being read again under this ticket.
-    rebuilding: Option<u64>,
-    /// How far the log is known to have reached, if its disk lost something.
-    known_end: Offset,
-    /// It takes no pushes: it stands for an unclean election.
-    stands: bool,
-    /// It is to be closed once it is durable.
-    closing: Option<oneshot::Sender<Closed>>,
-}
-
-impl Slot {
-    /// What readers see from now on.
-    fn look(&mut self) -> PartitionView {
-        // Epochs only grow at the end, or are cut there: with the same last entry they are the same.
-        if self.epochs.last() != self.replica.epochs().last() {
-            self.epochs = Arc::new(self.replica.epochs().clone());
-        }
-        let (manifest, epochs) = (Arc::clone(&self.manifest), Arc::clone(&self.epochs));
-        PartitionView { visible: self.replica.visible(), manifest, epochs, aborted: self.replica.aborted() }
-    }
-}
-
-impl Slot {
-    /// How far the replica is (rule E5).
-    fn holds(&self) -> Holds {
-        let visible = self.replica.visible();
-        // What is tiered is durable in object storage, whatever the WAL has of it.
-        let durable = self.replica.durable().max(visible.tiered_end);
-        let last = durable.0.checked_sub(1).and_then(|last| self.replica.epochs().epoch_at(Offset(last)));
-        let known_end = self.known_end.max(durable);
-        Holds { last_epoch: last.unwrap_or_default(), durable, hw: visible.hw, known_end }
-    }
-}
 
 /// What became durable together, and the memory it held until then.
 struct Group {
@@ -111,6 +58,8 @@ pub(crate) struct Shard {
     records: Vec<WalRecord>,
     room: Vec<WalPermit>,
     marks: Vec<(PartitionId, Mark)>,
+    /// The newest of any replica that was ever here.
+    newest_mark: Mark,
     memory: Vec<OwnedSemaphorePermit>,
     services: Services,
     /// What links are told once the WAL has what they will read.
@@ -160,6 +109,7 @@ pub(crate) fn spawn(
         records: Vec::new(),
         room: Vec::new(),
         marks: Vec::new(),
+        newest_mark: Mark(0),
         memory: Vec::new(),
         services,
         to_links: Vec::new(),
@@ -254,6 +204,7 @@ impl Shard {
             ShardMsg::OpenTransactions(asked) => asked.answer(|id| Some(&self.slots.get(&id)?.replica)),
             ShardMsg::EndTransaction(ending) => self.on_end_transaction(ending),
             ShardMsg::Verified { partition, verified, refused } => self.on_verified(partition, verified, refused),
+            ShardMsg::Leave { partition, leaves } => self.on_leave(partition, leaves),
             ShardMsg::Drop { partition } => self.on_drop(partition),
             ShardMsg::Fault { partition, fault } => self.on_fault(partition, fault),
         }
@@ -261,8 +212,17 @@ impl Shard {
 
     fn on_session(&mut self, inc: Option<Incarnation>) {
         self.session = inc;
-        let held: Vec<PartitionId> = self.slots.keys().copied().collect();
+        let held: Vec<PartitionId> =
+            self.slots.iter().filter(|(_, slot)| !slot.is_withdrawn()).map(|(id, _)| *id).collect();
         held.into_iter().for_each(|partition| self.step(partition, Input::Session(inc)));
+    }
+
+    /// A replica that is to be given up acknowledges nothing, until it is said to stay.
+    fn on_leave(&mut self, partition: PartitionId, leaves: bool) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        slot.leaves = leaves;
+        let session = if slot.is_withdrawn() { None } else { self.session };
+        self.step(partition, Input::Session(session));
     }
 
     fn on_reach(&mut self, broker: BrokerId, reachable: bool) {
@@ -387,7 +347,7 @@ impl Shard {
 
     fn on_push(&mut self, pushed: Pushed) {
         let Pushed { partition, push, room, memory, answers } = pushed;
-        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.closing.is_none() && !slot.stands) else {
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.takes_pushes()) else {
             // A stream that is gone pushes again when it is back.
             let _ = answers.send(Answer::Unknown { partition, nonce: push.nonce });
             return;
@@ -405,31 +365,17 @@ impl Shard {
     }
 
     fn on_open(&mut self, open: Open) {
-        let Open { partition, mut replica, manifest, view, reset_at, known_end } = open;
-        if let Some(at) = reset_at {
-            let mark = replica.start_over();
-            self.write(WalRecord::Reset { partition, at, prefix_hash: replica.prefix_hash() }, partition, mark);
+        let (partition, reset_at) = (open.partition, open.reset_at);
+        let mut slot = Slot::new(open, self.newest_mark);
+        let reset = reset_at.map(|at| {
+            let mark = slot.replica.start_over();
+            (WalRecord::Reset { partition, at, prefix_hash: slot.replica.prefix_hash() }, mark)
+        });
+        // What another has acknowledged would be gone (rule S5).
+        assert!(self.slots.insert(partition, slot).is_none(), "a replica that is open is not opened");
+        if let Some((record, mark)) = reset {
+            self.write(record, partition, mark);
         }
-        let hw_noted = replica.visible().hw;
-        let epochs = Arc::new(replica.epochs().clone());
-        let slot = Slot {
-            replica,
-            manifest,
-            epochs,
-            view,
-            hw_noted,
-            publish: true,
-            followers: Vec::new(),
-            told: None,
-            answers: Answering::default(),
-            held: Vec::new(),
-            unverified: Waiting::default(),
-            rebuilding: None,
-            known_end,
-            stands: false,
-            closing: None,
-        };
-        self.slots.insert(partition, slot);
         self.to_publish.push(partition);
         self.step(partition, Input::Session(self.session));
     }
@@ -635,6 +581,7 @@ impl Shard {
 
     fn write(&mut self, record: WalRecord, partition: PartitionId, mark: Mark) {
         self.records.push(record);
+        self.newest_mark = self.newest_mark.max(mark);
         self.marks.push((partition, mark));
     }
 

@@ -3,6 +3,7 @@
 
 mod answers;
 mod harness;
+mod leaving;
 mod refusals;
 mod streams;
 mod throughput;

@@ -9,6 +9,8 @@ use super::tail::Freed;
 use millpond_log::frame::{BLOCK_BYTES, FRAME_HEAD_BYTES};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// Files kept ready to be written: the ballast (rule W7), and what permits can count on.
 pub(super) const FILES_READY: usize = 3;
@@ -18,6 +20,19 @@ pub(super) struct Space {
     inner: Mutex<Inner>,
     /// Signalled when the files thread may have something to do.
     wanted: Condvar,
+    /// Tells who waits for room that there may be some, or none to wait for.
+    changed: Notify,
+}
+
+/// What became of a wish for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It is reserved; what it counts as.
+    Reserved(u64),
+    /// There is none until the file that is being made is there.
+    Soon,
+    /// There is none before something is trimmed, or the disk has space again.
+    Full,
 }
 
 struct Inner {
@@ -29,6 +44,8 @@ struct Inner {
     ready: VecDeque<Arc<WalFile>>,
     /// Whether a file has its space, and is being zeroed before it is ready.
     zeroing: bool,
+    /// Whether a released file is being renamed.
+    recycling: bool,
     /// Whether a permit was refused since the last file became ready: then more than the usual number is made ready.
     refused: bool,
     /// Whether the writer waits for a file.
@@ -97,6 +114,7 @@ impl Space {
             in_use: in_use.into_iter().map(used).collect(),
             ready: ready.into(),
             zeroing: false,
+            recycling: false,
             refused: false,
             writer_waits: false,
             released: VecDeque::new(),
@@ -108,28 +126,33 @@ impl Space {
             full: false,
             stopped: false,
         };
-        Space { inner: Mutex::new(inner), wanted: Condvar::new() }
+        Space { inner: Mutex::new(inner), wanted: Condvar::new(), changed: Notify::new() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves room for a frame with a payload of `bytes`; what it counts as, or `None` when there is none.
-    pub(super) fn reserve(&self, bytes: usize) -> Option<u64> {
+    /// Reserves room for a frame with a payload of `bytes`.
+    pub(super) fn reserve(&self, bytes: usize) -> Room {
         let mut inner = self.inner();
         let frame = frame_cost(bytes as u64);
         if inner.stopped || bytes > batch_bytes_max(inner.file_bytes) {
-            return None;
+            return Room::Full;
         }
         inner.frame_max = inner.frame_max.max(frame);
         if inner.reservable() < frame {
             inner.refused = true;
             self.wanted.notify_one();
-            return None;
+            return if inner.grows() { Room::Soon } else { Room::Full };
         }
         inner.reserved += frame;
-        Some(frame)
+        Room::Reserved(frame)
+    }
+
+    /// Ends when `reserve` may have another answer. What changes after the call, even before the first poll, ends it.
+    pub(super) fn changes(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Gives a reservation back, or takes it off once its frame has its place.
@@ -244,6 +267,7 @@ impl Space {
             }
             // Oldest first: the numbers that are left have no gap, whenever the power goes.
             if let Some(file) = inner.released.pop_front() {
+                inner.recycling = true;
                 inner.highest += 1;
                 inner.index_is_due = true;
                 return Job::Recycle(file, inner.highest);
@@ -273,6 +297,7 @@ impl Space {
         let mut inner = self.inner();
         inner.full = false;
         inner.zeroing = true;
+        self.changed.notify_waiters();
     }
 
     /// Whether the writer waits: then a file that is not zeroed to its end is better than none. Its writes are just as durable,
@@ -291,9 +316,10 @@ impl Space {
     pub(super) fn add_ready(&self, file: Arc<WalFile>) {
         let mut inner = self.inner();
         inner.full = false;
-        inner.zeroing = false;
+        (inner.zeroing, inner.recycling) = (false, false);
         inner.refused = false;
         inner.ready.push_back(file);
+        self.changed.notify_waiters();
     }
 
     /// The disk has no room for the file that was to be made: its number goes back.
@@ -301,17 +327,22 @@ impl Space {
         let mut inner = self.inner();
         inner.full = true;
         inner.highest -= 1;
+        self.changed.notify_waiters();
     }
 
     /// A released file was removed: its number goes back.
     pub(super) fn gave_away(&self) {
-        self.inner().highest -= 1;
+        let mut inner = self.inner();
+        inner.recycling = false;
+        inner.highest -= 1;
+        self.changed.notify_waiters();
     }
 
     /// Gives no more room, and ends all waiting.
     pub(super) fn stop(&self) {
         self.inner().stopped = true;
         self.wanted.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// How full the WAL is.
@@ -330,6 +361,12 @@ impl Space {
 impl Inner {
     fn files(&self) -> usize {
         self.in_use.len() + self.ready.len() + self.released.len()
+    }
+
+    /// Whether a file will be ready that is not counted yet.
+    fn grows(&self) -> bool {
+        let made = self.files() + usize::from(self.zeroing);
+        self.recycling || !self.released.is_empty() || !self.full && made < self.files_max
     }
 
     /// Bytes that permits may still take: all that is surely usable, less the ballast (rule W7).
@@ -377,6 +414,55 @@ mod tests {
     use millpond_log::WalGen;
     use std::path::PathBuf;
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn who_wants_room_waits_for_the_file_that_is_being_made_and_not_for_one_that_never_will_be() {
+        const FILE: u64 = 64 << 10;
+        const BATCH: usize = 8 << 10;
+        let disk = SimDisk::new(1);
+        let file = |number: u64| {
+            let path = PathBuf::from(format!("/{number}"));
+            let file = disk.create(&path).expect("is made");
+            Arc::new(WalFile { number, wal_gen: WalGen(1), path, file, bytes: FILE })
+        };
+        let space = Space::new(FILE, 5, vec![file(1)], vec![file(2), file(3)], FILE - BLOCK_BYTES);
+        let take_all = || {
+            let rooms = std::iter::repeat_with(|| space.reserve(BATCH));
+            rooms.take_while(|room| matches!(room, Room::Reserved(_))).count()
+        };
+        assert!(take_all() > 0);
+        for number in [4, 5] {
+            assert_eq!(space.reserve(BATCH), Room::Soon, "there may be another file");
+            let changes = space.changes();
+            assert!(matches!(space.next_job(Duration::ZERO), Job::Create(made) if made == number));
+            assert_eq!(space.reserve(BATCH), Room::Soon, "it is being made");
+            space.add_zeroing();
+            changes.await;
+            assert!(take_all() > 0, "it has its space");
+            space.add_ready(file(number));
+        }
+        assert_eq!(space.reserve(BATCH), Room::Full, "there are as many as may be");
+        // One is given up, and comes back under another name.
+        assert!(space.roll(1, &mut None).is_some());
+        space.release(1);
+        assert_eq!(space.reserve(BATCH), Room::Soon, "it waits for its name");
+        let changes = space.changes();
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Recycle(_, 6)));
+        assert_eq!(space.reserve(BATCH), Room::Soon, "it is being renamed");
+        space.add_ready(file(6));
+        changes.await;
+        // The disk has no room for one that the limit allows.
+        let space = Space::new(FILE, 5, vec![file(11)], vec![file(12), file(13)], 0);
+        space.reserve(BATCH);
+        let changes = space.changes();
+        assert!(matches!(space.next_job(Duration::ZERO), Job::Create(14)));
+        space.no_room();
+        changes.await;
+        assert_eq!(space.reserve(BATCH), Room::Full, "who waits is told");
+        let changes = space.changes();
+        space.stop();
+        changes.await;
+    }
 
     #[test]
     fn files_made_in_haste_leave_no_file_without_its_index_behind() {

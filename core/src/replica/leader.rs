@@ -58,6 +58,9 @@ pub(super) struct Wish {
 pub(super) struct Follower {
     pub(super) rid: Rid,
     pub(super) inc: Incarnation,
+    /// The incarnation that its way was made for, as it was seen alive. Its answers may be of a later one, which is seen alive later; then
+    /// that way has ended, with all that was to be pushed on it.
+    seen: Incarnation,
     pub(super) nonce: u64,
     /// `min(durable, matched)` as acknowledged in this epoch (rule R8); `None` before the first answer.
     pub(super) matched: Option<Offset>,
@@ -157,7 +160,8 @@ impl Replica {
         self.consider_isr(now, out);
     }
 
-    /// Pushes to exactly the live replicas, each from where it may stand.
+    /// Pushes to exactly the live replicas, each from where it may stand. Whoever is seen alive in a later incarnation than its way was made
+    /// for has another way, on which nothing is pushed yet.
     fn follow_live(&mut self, now: Now, live: &[Live], out: &mut Vec<Output>) {
         let (me, end) = (self.rid.broker, self.at_end.end);
         let Role::Leader(leading) = &mut self.role else { return };
@@ -165,7 +169,7 @@ impl Replica {
             leading.record.replicas.iter().copied().filter(|broker| *broker != me).collect();
         let wanted = |live: &&Live| replicas.contains(&live.rid.broker);
         leading.followers.retain(|broker, known| {
-            let same = |live: &Live| live.rid == known.rid && live.inc <= known.inc;
+            let same = |live: &Live| live.rid == known.rid && live.inc <= known.seen;
             let stays = replicas.contains(broker) && live.iter().any(same);
             if !stays {
                 out.push(Output::Unfollow(*broker));
@@ -178,7 +182,8 @@ impl Replica {
                 fresh.push(rid.broker);
                 let (caught_up_ms, goal_ms) = (now.mono_ms, now.mono_ms);
                 let (nonce, matched, unreachable) = (0, None, false);
-                Follower { rid: *rid, inc: *inc, nonce, matched, unreachable, caught_up_ms, goal: end, goal_ms }
+                let (rid, inc, seen) = (*rid, *inc, *inc);
+                Follower { rid, inc, seen, nonce, matched, unreachable, caught_up_ms, goal: end, goal_ms }
             });
         }
         for broker in fresh {

@@ -113,6 +113,9 @@ pub(super) struct Member {
     beat: Option<BoxFuture<'static, Beaten>>,
     /// What has to be done before the next thing is said.
     work: Option<BoxFuture<'static, Work>>,
+    /// Of what is being looked up: what it may hold since before that began. What it was told to leave meanwhile, others may have read and
+    /// committed, even if it is told to take it again.
+    looking: BTreeSet<PartitionId>,
     next_beat: Instant,
     /// When it is looked again for where partitions begin.
     next_look: Instant,
@@ -156,6 +159,7 @@ impl Member {
             names: BTreeMap::new(),
             beat: None,
             work: None,
+            looking: BTreeSet::new(),
             next_beat: now,
             next_look: now,
             interval: Duration::from_secs(3),
@@ -241,10 +245,14 @@ impl Member {
 
     /// Starts what brings what it owns closer to what it was told.
     fn reconcile(&mut self, now: Instant) {
+        let give_up = self.membership.to_give_up();
+        if !give_up.is_empty() && !self.looking.is_empty() {
+            // Others wait for what it gives up, and a lookup may take as long as a partition has no leader.
+            (self.work, self.looking) = (None, BTreeSet::new());
+        }
         if self.work.is_some() || self.membership.epoch() <= 0 {
             return;
         }
-        let give_up = self.membership.to_give_up();
         if !give_up.is_empty() {
             let (done, is_done) = oneshot::channel();
             let (part, whole) = OF_THE_TIME;
@@ -270,6 +278,7 @@ impl Member {
                 isolation: self.parts.config.reader.isolation.on_the_wire(),
             };
             let identity = self.parts.committer.identity().clone();
+            self.looking.clone_from(&take);
             self.work = Some(asker.starts(identity, take).map(Work::Found).boxed());
         }
     }
@@ -281,9 +290,8 @@ impl Member {
                 self.names.retain(|id, _| !partitions.contains(id));
             }
             Work::Found(Starts { mut found, trouble }) => {
-                // It may have been told otherwise meanwhile.
-                let wanted = self.membership.to_take();
-                found.retain(|start| wanted.contains(&start.id));
+                let looking = std::mem::take(&mut self.looking);
+                found.retain(|start| looking.contains(&start.id));
                 if let Some(error) = trouble {
                     tracing::debug!(%error, "looking again for where partitions begin");
                     self.looks += 1;
@@ -312,6 +320,7 @@ impl Member {
         match result {
             Ok(()) => {
                 (self.failures, self.unreleased_since) = (0, None);
+                self.looking.retain(|id| self.membership.is_told(id));
                 self.parts.committer.identify(self.membership.member(), self.membership.epoch());
                 self.next_beat = sent + self.interval;
             }
@@ -352,6 +361,7 @@ impl Member {
     fn lose(&mut self) {
         // What is under way was said before, and whoever is asked to give partitions up hears that nobody waits for it.
         (self.beat, self.work, self.session) = (None, None, None);
+        self.looking.clear();
         self.names.clear();
         self.membership.lose();
         // At once: the application may commit before it hears of it, and this member may have joined again by then.
@@ -369,10 +379,11 @@ impl Member {
         self.standing = Standing::Away;
         let (coordinator, farewell) = (self.parts.coordinator.clone(), self.membership.farewell());
         let until = Instant::now() + self.parts.client.config().request_timeout;
+        // Before the consumer hears of the loss: woken by that, it comes back, and nothing would wake it again.
+        self.parts.pulse.away.store(true, Ordering::Release);
         // Nobody takes a late word of the old member for one of the new.
         self.membership.renew(member_id(rand::random()));
         self.lose();
-        self.parts.pulse.away.store(true, Ordering::Release);
         self.work = Some(
             async move {
                 let call = |mut groups: GroupsChannel| async move { answer(groups.heartbeat(farewell).await) };

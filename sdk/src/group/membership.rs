@@ -101,6 +101,11 @@ impl Membership {
         self.told.difference(&self.owned).copied().collect()
     }
 
+    /// Whether it may hold a partition, as it was told last.
+    pub(super) fn is_told(&self, partition: &PartitionId) -> bool {
+        self.told.contains(partition)
+    }
+
     /// Whether the coordinator should hear of it now: others may wait for what was given up.
     pub(super) fn has_news(&self) -> bool {
         self.subscriptions > 0 && self.says_all || self.said.as_ref().is_some_and(|(_, owned)| *owned != self.owned)

@@ -19,7 +19,7 @@ fn batch(values: &[String]) -> Batch {
 }
 
 /// Appends batches of two records with values `from..to`.
-fn fill(broker: &Scripted, partition: u32, from: usize, to: usize) {
+pub(crate) fn fill(broker: &Scripted, partition: u32, from: usize, to: usize) {
     for first in (from..to).step_by(2) {
         broker.append(partition, batch(&[first.to_string(), (first + 1).to_string()]));
     }
@@ -31,7 +31,7 @@ fn quick() -> ConsumerConfig {
     config
 }
 
-fn partition(index: u32) -> TopicPartition {
+pub(crate) fn partition(index: u32) -> TopicPartition {
     TopicPartition::new("t", index)
 }
 

@@ -1,5 +1,7 @@
 //! The client against a scripted broker on a loopback port.
 
 mod consume;
+mod coordinator;
+mod members;
 mod produce;
 mod scripted;

@@ -1,11 +1,13 @@
 //! A broker with an in-memory log whose misbehaviour is scripted, or two of them with one log. They speak real gRPC, and promise
 //! nothing else.
 
+use crate::coordinator::{self, Coordination};
 use bytes::Bytes;
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset};
 use millpond_proto::v1;
+use millpond_proto::v1::groups_server::GroupsServer;
 use millpond_proto::v1::log_server::{Log, LogServer};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -46,6 +48,8 @@ pub(crate) struct Subscribed {
 pub(crate) struct Scripted {
     /// Of the first, which leads at first.
     pub(crate) address: String,
+    /// Of every group, by the first.
+    pub(crate) coordination: Arc<Coordination>,
     shared: Arc<Shared>,
     servers: Vec<AbortHandle>,
 }
@@ -54,6 +58,16 @@ struct Shared {
     state: Mutex<State>,
     /// Counts appends, so that fetch streams wake.
     appends: watch::Sender<u64>,
+    lookups: watch::Sender<Lookups>,
+}
+
+/// Questions after offsets.
+#[derive(Default)]
+struct Lookups {
+    /// Partitions of which they are not answered.
+    held: BTreeSet<u32>,
+    /// How many wait for that.
+    waiting: u32,
 }
 
 #[derive(Default)]
@@ -102,16 +116,34 @@ impl Scripted {
         let addresses: Vec<String> = listeners.iter().map(address).collect();
         let address = addresses[0].clone();
         let state = State { addresses, partitions, ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), appends: watch::channel(0).0 });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            appends: watch::channel(0).0,
+            lookups: watch::Sender::default(),
+        });
+        let coordination = Arc::new(Coordination::default());
         let serve = |(id, listener)| {
             let service = Service { shared: Arc::clone(&shared), id };
+            let groups = coordinator::Service { coordination: Arc::clone(&coordination), address: address.clone() };
             let server = tonic::transport::Server::builder()
+                .add_service(GroupsServer::new(groups))
                 .add_service(LogServer::new(service).max_decoding_message_size(1 << 26))
                 .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
             tokio::spawn(server).abort_handle()
         };
         let servers = (0..).zip(listeners).map(serve).collect();
-        Scripted { address, shared, servers }
+        Scripted { address, coordination, shared, servers }
+    }
+
+    /// Questions after offsets of these partitions, and of no others, wait from now on.
+    pub(crate) fn hold_lookups(&self, partitions: impl IntoIterator<Item = u32>) {
+        self.shared.lookups.send_modify(|lookups| lookups.held = partitions.into_iter().collect());
+    }
+
+    /// Returns once such a question waits.
+    pub(crate) async fn lookup_waits(&self) {
+        let mut lookups = self.shared.lookups.subscribe();
+        lookups.wait_for(|lookups| lookups.waiting > 0).await.expect("it lives as long as this");
     }
 
     /// What the first broker does with produce requests.
@@ -266,12 +298,17 @@ impl Log for Service {
         state.metadata_calls += 1;
         let topics = request.into_inner().topics.into_iter().map(|topic| {
             use v1::topic_metadata::Result as R;
-            let result = if topic == v1::TopicRef::name("t") {
+            let id = millpond_log::TopicId(1);
+            let result = if topic == v1::TopicRef::name("t") || topic == v1::TopicRef::id(id) {
                 let (leader, leader_epoch) = (Some(state.leader), state.leader_epoch);
                 let partition = |index| v1::PartitionDescription { index, leader, leader_epoch, ..Default::default() };
                 let partitions = (0..state.partitions).map(partition).collect();
-                let id = millpond_log::TopicId(1).to_string();
-                R::Topic(v1::TopicDescription { id, name: "t".into(), partitions, ..Default::default() })
+                R::Topic(v1::TopicDescription {
+                    id: id.to_string(),
+                    name: "t".into(),
+                    partitions,
+                    ..Default::default()
+                })
             } else {
                 R::Error(refusal(ErrorCode::UnknownTopicOrPartition))
             };
@@ -328,6 +365,12 @@ impl Log for Service {
         request: Request<v1::ListOffsetsRequest>,
     ) -> Result<Response<v1::ListOffsetsResponse>, Status> {
         use v1::offset_query::Spec;
+        let request = request.into_inner();
+        self.shared.lookups.send_modify(|lookups| lookups.waiting += 1);
+        let mut lookups = self.shared.lookups.subscribe();
+        let free = |lookups: &Lookups| request.queries.iter().all(|query| !lookups.held.contains(&query.partition));
+        drop(lookups.wait_for(free).await.expect("it lives as long as this"));
+        self.shared.lookups.send_modify(|lookups| lookups.waiting -= 1);
         let state = self.state();
         let found = |query: v1::OffsetQuery| {
             let earliest = Spec::Position(v1::OffsetPosition::Earliest.into());
@@ -338,7 +381,7 @@ impl Log for Service {
             };
             v1::OffsetResult { offset, ..Default::default() }
         };
-        let results = request.into_inner().queries.into_iter().map(found).collect();
+        let results = request.queries.into_iter().map(found).collect();
         Ok(Response::new(v1::ListOffsetsResponse { results }))
     }
 

@@ -11,6 +11,7 @@ use millpond_sdk::{Admin, Client, ErrorCode, NewTopic, Producer, ProducerConfig,
 use millpond_tests::brokers::TestBrokers;
 use millpond_tests::fleet::{Fleet, FleetOptions};
 use object_store::memory::InMemory;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,6 +160,54 @@ async fn partitions_go_where_the_operator_says() {
     brokers.stop_one(3).await;
     admin.forget_broker(BrokerId(3)).await.expect("it holds nothing, and is gone");
     publish(&client, 50).await;
+    brokers.stop().await;
+}
+
+/// Rule S5: a replica is opened once at a time, however often it is placed and taken away meanwhile. Another opening would begin its log anew,
+/// behind the back of a leader that counts on what the first has acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_is_cancelled_and_begun_again_while_the_bucket_is_slow_opens_its_replica_once() {
+    /// Of each read, so that an opening lasts longer than the operator's three steps.
+    const SLOW: Duration = Duration::from_secs(3);
+    let objects = Arc::new(ThrottledStore::new(InMemory::new(), ThrottleConfig::default()));
+    let brokers = TestBrokers::start(3, Arc::<ThrottledStore<InMemory>>::clone(&objects)).await;
+    let client = Client::connect(&brokers.bootstrap()).await.expect("brokers are up");
+    let admin = Admin::new(&client);
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(2));
+    let made = admin.create_topic(topic).await.expect("the topic is new").partitions.remove(0);
+    publish(&client, 50).await;
+    admin.flush_topic(TOPIC).await.expect("the bucket is there");
+    publish(&client, 50).await;
+    let leader = made.leader.expect("it is led");
+    let third = (0..3).map(BrokerId).find(|broker| !made.replicas.contains(broker)).expect("two of three have it");
+    let name = TopicRef::Name(TOPIC.to_owned());
+    let until_seen = async |placed: bool| {
+        let seen = async {
+            while {
+                let topic = brokers.handle(third.0).topic(&name).expect("the topic exists");
+                topic.partitions[0].replicas.contains(&third) != placed
+            } {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), seen).await.expect("it sees the record");
+    };
+
+    objects.config_mut(|config| config.wait_get_per_call = SLOW);
+    admin.move_partition(TOPIC, 0, &[leader, third]).await.expect("it may go there");
+    until_seen(true).await;
+    brokers.handle(leader.0).cancel_move(&name, 0).await.expect("it is under way");
+    until_seen(false).await;
+    admin.move_partition(TOPIC, 0, &[leader, third]).await.expect("it may go there");
+    until_seen(true).await;
+    objects.config_mut(|config| config.wait_get_per_call = Duration::ZERO);
+
+    until_placed(&brokers, &[leader.0, third.0]).await;
+    publish(&client, 50).await;
+    assert_eq!(admin.elect_leader(TOPIC, 0).await.expect("the first is in sync"), leader);
+    let status = admin.partition_status(TOPIC, 0).await.expect("it is led");
+    assert_eq!(status.high_watermark.0, 150);
     brokers.stop().await;
 }
 

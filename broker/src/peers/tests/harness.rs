@@ -97,6 +97,8 @@ pub(super) struct Node {
     /// What its shards ask coordinators.
     pub(super) unverified: UnboundedReceiver<Verify>,
     links: Links,
+    session: SessionHandle,
+    registration: Registration,
     metrics: Arc<Metrics>,
     views: BTreeMap<PartitionId, ViewReceiver>,
     gate: watch::Sender<bool>,
@@ -197,7 +199,7 @@ impl Node {
             me: broker,
             secret: settings.secret,
             tls: settings.tls,
-            session,
+            session: session.clone(),
             store: store.clone(),
             wal: wal.clone(),
             links: links.clone(),
@@ -214,7 +216,36 @@ impl Node {
         }
         let peer = Peer { rid: registered.rid, inc: registered.inc, address: Some(address) };
         let views = BTreeMap::new();
-        Node { peer, peers, wal, shards, unverified, links, metrics, views, gate, tasks, stop, _folder: folder }
+        Node {
+            peer,
+            peers,
+            wal,
+            shards,
+            unverified,
+            links,
+            session,
+            registration,
+            metrics,
+            views,
+            gate,
+            tasks,
+            stop,
+            _folder: folder,
+        }
+    }
+
+    /// Has another session in place of the one it has, without having stopped (rule B3). Nobody else has heard of it yet.
+    pub(super) async fn register_again(&mut self, store: &Store) {
+        let disk_inc = self.peer.inc;
+        let registration = Registration { disk_inc, ..self.registration.clone() };
+        let registered = store.register_broker(&registration).await.expect("the store is up");
+        let Registered::Session(registered) = registered else { panic!("{registered:?}") };
+        assert_eq!(registered.rid, self.peer.rid, "it is the same disk");
+        for shard in &self.shards {
+            assert!(shard.send(ShardMsg::Session(Some(registered.inc))).is_ok(), "the shard runs");
+        }
+        self.session.begin(registered, crate::clock::boot());
+        self.peer.inc = registered.inc;
     }
 
     pub(super) fn id(&self) -> BrokerId {

@@ -69,6 +69,28 @@ async fn a_log_reaches_two_followers_byte_for_byte_and_is_acknowledged() {
     }
 }
 
+/// Rules B3, R8: it answers on the stream that it has, in its new session, before its leader has heard of that. Then the leader has another link
+/// to it, on which nothing is pushed before there is a cursor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_with_another_session_is_pushed_to_though_it_answered_before_its_leader_saw_it() {
+    let store = store().await;
+    let (mut one, mut two) = (Node::start(1, &store).await, Node::start(2, &store).await);
+    let of = partition(0);
+    one.open(of);
+    two.open(of);
+    meet(&[&one, &two]);
+    assign(of, &[&one, &two], 2, &[&one, &two], 1);
+    acknowledged(vec![one.produce(of, batch(10, 1), Acks::All)]).await;
+    two.register_again(&store).await;
+    acknowledged(vec![one.produce(of, batch(10, 2), Acks::All)]).await;
+    meet(&[&one, &two]);
+    assign(of, &[&one, &two], 2, &[&one, &two], 2);
+    acknowledged(vec![one.produce(of, batch(10, 3), Acks::All)]).await;
+    same_logs(&[&one, &two], of, 3).await;
+    one.end().await;
+    two.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_was_away_catches_up_from_files_while_others_are_served() {
     let store = store().await;

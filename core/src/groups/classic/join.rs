@@ -7,6 +7,9 @@ use millpond_log::ErrorCode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// How often at most is looked whether one of a group's static members has come, when none of them had, in milliseconds.
+const ABSENT_LOOK_MS: u32 = 1_000;
+
 impl ClassicGroup {
     /// A member joins, for the first time or again.
     pub(in crate::groups) fn join(&mut self, cx: &mut Scope<'_>, token: Token, request: Join) {
@@ -232,7 +235,8 @@ impl ClassicGroup {
         if !self.members.is_empty() && !self.elect() {
             // Only static members, and none of them came: until their sessions end there is nobody to assign.
             self.state = State::Preparing;
-            cx.after(Timer::Join(cx.group.clone()), self.rebalance_timeout_ms());
+            // Whoever has no time to join would have it end again at once, without end.
+            cx.after(Timer::Join(cx.group.clone()), self.rebalance_timeout_ms().max(ABSENT_LOOK_MS));
             return;
         }
         self.record.generation += 1;

@@ -100,7 +100,9 @@ impl ClassicGroup {
 
     /// Members leave, each by itself; then the others go on.
     pub(in crate::groups) fn leave(&mut self, cx: &mut Scope<'_>, request: &Leave) -> Vec<Result<(), ErrorCode>> {
+        let mut fewer = false;
         let mut leave = |(id, instance): &(Arc<str>, Option<String>)| {
+            // Who was promised an id and has not come is no member yet: nobody has to join again without it.
             if self.promised.remove(id) {
                 cx.timers.cancel(&cx.session(id));
                 return Ok(());
@@ -113,10 +115,11 @@ impl ClassicGroup {
             };
             self.check_member(&id, instance.as_ref())?;
             self.remove(cx, &id, ErrorCode::UnknownMemberId);
+            fewer = true;
             Ok(())
         };
         let left: Vec<Result<(), ErrorCode>> = request.members.iter().map(&mut leave).collect();
-        if left.iter().any(Result::is_ok) {
+        if fewer {
             self.rebalance_without(cx);
         }
         left

@@ -7,7 +7,9 @@ use crate::groups::bounds;
 use crate::groups::embedded::{self, ByName, CONSUMER, Subscription};
 use crate::groups::step::{Answer, ClassicHeartbeat, Join, JoinRefused, Joined, Leave, SyncGroup, Synced, Token};
 use crate::groups::topics::Topics;
-use crate::records::groups::{ClassicMember, ClassicMemberRecord, ConsumerRecord, MemberRecord, MemberState, Protocol};
+use crate::records::groups::{
+    ClassicMember, ClassicMemberRecord, ConsumerRecord, Held, MemberRecord, MemberState, Protocol,
+};
 use millpond_log::{ErrorCode, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,6 +56,11 @@ impl ConsumerGroup {
         let subscription = Subscription::read(&first.metadata).ok_or(ErrorCode::InconsistentGroupProtocol)?;
         if !bounds::fits_consumer_group(&subscription) {
             return Err(ErrorCode::MessageTooLarge);
+        }
+        // What a member owns that nobody knows any more may be another's by now (rule S20): it has to drop that, and to join anew.
+        let owns = subscription.owned.values().any(|partitions| !partitions.is_empty());
+        if owns && !self.members.contains_key(&id) && replaces.is_none() {
+            return Err(ErrorCode::UnknownMemberId);
         }
         let protocol = first.name.clone();
         let mut before = self.members.get(&id).map_or_else(MemberRecord::default, |member| member.record.clone());
@@ -245,8 +252,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// A consumer group of the members of a classic one, who own what their leader gave them. None if that cannot be read, or does not
-    /// fit.
+    /// A consumer group of the members of a classic one, who own what their leader gave them. What else a member said that it owned as it
+    /// joined (a cooperative one reads on meanwhile), it has still to give up (rules O2 and S20). None if something cannot be read, or does
+    /// not fit.
     pub(in crate::groups) fn upgraded<'a>(
         cx: &mut Scope<'_>,
         generation: i32,
@@ -254,6 +262,8 @@ impl ConsumerGroup {
     ) -> Option<ConsumerGroup> {
         let record = ConsumerRecord { epoch: generation, ..ConsumerRecord::default() };
         let mut group = ConsumerGroup { record, target_epoch: generation, ..ConsumerGroup::default() };
+        let mut all = Vec::new();
+        let mut owners: BTreeMap<PartitionId, Arc<str>> = BTreeMap::new();
         for Upgraded { id, record, protocol } in members {
             let known = record.protocols.iter().find(|known| Some(known.name.as_str()) == protocol);
             let subscription = Subscription::read(&known.or(record.protocols.first())?.metadata)?;
@@ -261,7 +271,26 @@ impl ConsumerGroup {
                 return None;
             }
             let assigned = by_id(&embedded::read_assignment(&record.assignment)?, cx.topics);
-            let free = assigned.into_iter().filter(|partition| !group.owners.contains_key(partition));
+            for partition in assigned {
+                owners.entry(partition).or_insert_with(|| id.clone());
+            }
+            all.push((id, record, subscription));
+        }
+        for (id, record, subscription) in all {
+            let mut held = |partitions: &mut dyn Iterator<Item = PartitionId>| -> Held {
+                let free = partitions.filter(|partition| *owners.entry(*partition).or_insert_with(|| id.clone()) == id);
+                free.map(|partition| (partition, generation)).collect()
+            };
+            let owned = by_id(&subscription.owned, cx.topics);
+            let (assigned, revoking) = if record.assignment.is_empty() {
+                // A generation without an assignment: it goes on with what it had.
+                (held(&mut owned.into_iter()), Held::new())
+            } else {
+                let assigned = by_id(&embedded::read_assignment(&record.assignment)?, cx.topics);
+                let revoking = held(&mut owned.difference(&assigned).copied());
+                (held(&mut assigned.into_iter()), revoking)
+            };
+            let state = if revoking.is_empty() { MemberState::Stable } else { MemberState::Unrevoked };
             let upgraded = MemberRecord {
                 instance: record.instance.clone(),
                 rack: subscription.rack,
@@ -274,7 +303,9 @@ impl ConsumerGroup {
                 }),
                 epoch: generation,
                 previous_epoch: generation,
-                assigned: free.map(|partition| (partition, generation)).collect(),
+                state,
+                assigned,
+                revoking,
                 ..MemberRecord::default()
             };
             group.adopt(&id, upgraded);

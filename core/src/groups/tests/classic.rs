@@ -244,6 +244,42 @@ fn a_static_member_starts_again_without_a_rebalance() {
     }
 }
 
+/// Nobody came, all may come yet, and none of them says how long that takes: the shard has others to serve meanwhile.
+#[test]
+fn a_group_of_static_members_that_allow_no_time_to_join_keeps_no_shard_busy() {
+    let mut world = World::new(&[("t", 2)]);
+    let fixed = |instance: &str, fresh: &str| Join { instance: Some(instance.to_owned()), ..joins("", fresh) };
+    let tokens = [("i", "m1"), ("j", "m2")].map(|(instance, id)| world.send(Request::Join(fixed(instance, id))));
+    world.pass(6_000);
+    for token in tokens {
+        world.joined(token).expect("it joined");
+    }
+    for (instance, id) in [("i", "m1"), ("j", "m2")] {
+        let who = ClassicHeartbeat { instance: Some(instance.to_owned()), ..who(id, 1) };
+        let token = world.sync(who, gives([("m1", "one"), ("m2", "two")]));
+        world.synced(token).expect("it is a member");
+    }
+    for (instance, id) in [("i", "m3"), ("j", "m4")] {
+        let again = world.send(Request::Join(Join { rebalance_timeout_ms: 0, ..fixed(instance, id) }));
+        assert_eq!(world.joined(again).expect("it takes over").generation, 1);
+    }
+    assert_eq!(world.leave(&[("", Some("j"))]), [Ok(())]);
+    world.pass(5_000);
+    assert_eq!(state(&mut world), GroupState::PreparingRebalance);
+    let m3 = world.send(Request::Join(Join { member: "m3".into(), ..fixed("i", "") }));
+    assert_eq!(world.joined(m3).expect("it came").generation, 2);
+}
+
+#[test]
+fn who_leaves_before_it_was_a_member_makes_nobody_join_again() {
+    let mut world = World::new(&[("t", 2)]);
+    pair(&mut world);
+    let promised = world.send(Request::Join(Join { known_id_required: true, ..joins("", "c") }));
+    assert_eq!(world.joined(promised), Err(ErrorCode::MemberIdRequired));
+    assert_eq!(world.leave(&[("c", None)]), [Ok(())]);
+    assert_eq!((world.lives(who("a", 1)), world.lives(who("b", 1))), (Ok(()), Ok(())));
+}
+
 #[test]
 fn a_request_that_is_sent_again_replaces_the_first() {
     let mut world = World::new(&[("t", 2)]);

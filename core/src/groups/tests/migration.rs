@@ -83,6 +83,63 @@ fn a_live_group_is_upgraded_and_downgraded() {
     assert!(!world.describe("g").listed.consumer);
 }
 
+/// A group of a, which owned both partitions and has been given the first, and b, which waits for the second.
+fn cooperative_pair(world: &mut World) {
+    let a = world.send(Request::Join(Join { fresh: "a".into(), ..joins_owning("", []) }));
+    world.pass(9_000);
+    world.joined(a).expect("it joined");
+    let a = world.sync(who("a", 1), [("a".into(), named([0, 1]))].into());
+    assert_eq!(world.synced(a), Ok(named([0, 1])));
+    let b = world.send(Request::Join(Join { fresh: "b".into(), ..joins_owning("", []) }));
+    let a = world.send(Request::Join(joins_owning("a", [0, 1])));
+    world.joined(a).expect("it joined");
+    world.joined(b).expect("it joined");
+}
+
+/// Rules O2 and S20: what its leader took from a cooperative member is read by it until it has heard of that and joined again.
+#[test]
+fn what_a_cooperative_member_has_still_to_give_up_goes_to_nobody_when_its_group_is_upgraded() {
+    let mut world = World::new(&[("t", 2)]);
+    cooperative_pair(&mut world);
+    let b = world.sync(who("b", 2), BTreeMap::new());
+    let a = world.sync(who("a", 2), [("a".into(), named([0])), ("b".into(), named([]))].into());
+    assert_eq!((world.synced(a), world.synced(b)), (Ok(named([0])), Ok(named([]))));
+    let c = world.beat(join("c", &["t"])).expect("it joins");
+    assert_eq!(c.assignment, Some(BTreeSet::new()), "a may still read the second");
+    assert_eq!(rejoin(&mut world, joins_owning("b", [])).1, BTreeSet::new());
+    world.reload(GroupLimits::default());
+    let c = world.beat(alive("c", c.epoch)).expect("a member");
+    assert_eq!(c.assignment.unwrap_or_default(), BTreeSet::new());
+    assert_eq!(world.lives(who("a", 2)), Err(ErrorCode::RebalanceInProgress), "it is to join again");
+    let (a, kept) = rejoin(&mut world, joins_owning("a", [0]));
+    assert_eq!(kept, [0].into());
+    assert_eq!(world.lives(who("a", a)), Ok(()));
+    let c = world.beat(alive("c", c.epoch)).expect("a member").assignment;
+    let (_, b) = rejoin(&mut world, joins_owning("b", []));
+    assert_eq!(c.unwrap_or_default().len() + b.len(), 1, "the second has an owner again");
+}
+
+/// The same, where the rebalance that would have told it began anew.
+#[test]
+fn a_cooperative_member_without_an_assignment_goes_on_with_what_it_owned_when_its_group_is_upgraded() {
+    let mut world = World::new(&[("t", 2)]);
+    cooperative_pair(&mut world);
+    // Another joins before the leader has assigned anything.
+    world.send(Request::Join(Join { fresh: "d".into(), ..joins_owning("", []) }));
+    let c = world.beat(join("c", &["t"])).expect("it joins");
+    assert_eq!(c.assignment, Some(BTreeSet::new()), "a reads both");
+    let (a, kept) = rejoin(&mut world, joins_owning("a", [0, 1]));
+    assert!(kept.len() <= 1, "{kept:?}: it hears what it is to give up");
+    assert_eq!(world.beat(alive("c", c.epoch)).expect("a member").assignment.unwrap_or_default(), BTreeSet::new());
+    assert_eq!(world.lives(who("a", a)), Err(ErrorCode::RebalanceInProgress));
+    rejoin(&mut world, joins_owning("a", kept.clone()));
+    let owned: usize = [world.beat(alive("c", c.epoch)).expect("a member").assignment.map_or(0, |owned| owned.len())]
+        .into_iter()
+        .chain([rejoin(&mut world, joins_owning("b", [])).1.len(), kept.len()])
+        .sum();
+    assert_eq!(owned, 2);
+}
+
 /// A classic member that stops everything before it joins gets at once what it gets.
 #[test]
 fn an_eager_member_gives_everything_up_by_joining() {
@@ -108,6 +165,17 @@ fn a_classic_member_that_does_not_join_again_is_removed() {
     assert_eq!(world.lives(who("b", 1)), Err(ErrorCode::UnknownMemberId), "its time to join was up");
     let c = world.beat(alive("c", 2)).expect("a member");
     assert_eq!(c.assignment, Some(world.partitions("t", 2..4)));
+}
+
+/// Rule S20: it was removed, does not know, and reads on what is another's by now.
+#[test]
+fn a_classic_member_that_nobody_knows_and_that_owns_something_has_to_join_anew() {
+    let mut world = World::new(&[("t", 2)]);
+    world.beat(join("c", &["t"])).expect("it joins");
+    let token = world.send(Request::Join(joins_owning("gone", [0])));
+    assert_eq!(world.joined(token), Err(ErrorCode::UnknownMemberId));
+    let token = world.send(Request::Join(Join { fresh: "again".into(), ..joins_owning("", []) }));
+    assert_eq!(&*world.joined(token).expect("it owns nothing").member, "again");
 }
 
 #[test]

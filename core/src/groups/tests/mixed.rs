@@ -1,6 +1,6 @@
 //! Groups of both protocols under churn, by seed: consumers that are assigned by the coordinator, and consumers that assign among
-//! themselves and stop everything before they join again. So groups become of the other kind and back, while coordinators fail between
-//! any two changes.
+//! themselves and, by seed, stop everything before they join again or read on meanwhile (KIP-429). So groups become of the other kind and
+//! back, while coordinators fail between any two changes.
 //!
 //! Checked all along: rule S20 as the members see it. At the end, when all is calm: rule L8, every partition is read by one of them.
 
@@ -18,6 +18,8 @@ const PARTITIONS: u32 = 9;
 struct Reader {
     id: Arc<str>,
     classic: bool,
+    /// Whether it reads on while it joins again.
+    cooperative: bool,
     /// Epoch or generation; 0 before it has joined.
     epoch: i32,
     owned: BTreeSet<u32>,
@@ -49,6 +51,8 @@ struct Mixed {
     conversions: usize,
     failovers: usize,
     consumer: bool,
+    /// Whether those that assign among themselves are cooperative.
+    cooperative: bool,
     /// Percentage of answers that are lost.
     lossy: u64,
 }
@@ -77,6 +81,7 @@ fn run(seed: u64) -> Mixed {
         conversions: 0,
         failovers: 0,
         consumer: false,
+        cooperative: seed % 2 == 1,
         lossy: 5,
     };
     for _ in 0..EVENTS {
@@ -122,7 +127,8 @@ impl Mixed {
             self.members += 1;
             let id = format!("m{}", self.members).into();
             let classic = self.random.percent(65);
-            self.readers.push(Some(Reader { id, classic, tells_all: true, ..Reader::default() }));
+            let cooperative = self.cooperative;
+            self.readers.push(Some(Reader { id, classic, cooperative, tells_all: true, ..Reader::default() }));
         }
     }
 
@@ -281,10 +287,19 @@ impl Reader {
         let who = who(&self.id, self.epoch);
         match std::mem::take(&mut self.next) {
             Next::Join => {
-                // It stops everything first.
-                self.owned.clear();
+                if !self.cooperative {
+                    // It stops everything first.
+                    self.owned.clear();
+                }
                 let member = if self.epoch == 0 { "".into() } else { self.id.clone() };
-                Request::Join(Join { member, ..joins("", &self.id) })
+                let subscription = Subscription {
+                    version: 1,
+                    topics: ["t".to_owned()].into(),
+                    owned: [("t".to_owned(), self.owned.clone())].into(),
+                    ..Subscription::default()
+                };
+                let protocols = vec![protocol("range", &subscription)];
+                Request::Join(Join { member, protocols, ..joins("", &self.id) })
             }
             Next::Sync(assignments) => Request::Sync(SyncGroup { who, assignments, ..SyncGroup::default() }),
             Next::Heartbeat => {
@@ -319,18 +334,25 @@ impl Reader {
             }
             Answer::Sync(Ok(synced)) => {
                 let mut named = read_assignment(&synced.assignment).expect("an assignment");
-                self.owned = named.remove("t").unwrap_or_default();
-                self.next = Next::Heartbeat;
+                let told = named.remove("t").unwrap_or_default();
+                // What it gave up goes to others when it has said so.
+                let gives_up = self.cooperative && !self.owned.is_subset(&told);
+                self.owned = told;
+                self.next = if gives_up { Next::Join } else { Next::Heartbeat };
             }
             Answer::ClassicHeartbeat(Ok(())) => {}
             Answer::Join(Err(JoinRefused { code: ErrorCode::UnknownMemberId, .. }))
             | Answer::Sync(Err(ErrorCode::UnknownMemberId))
             | Answer::ClassicHeartbeat(Err(ErrorCode::UnknownMemberId)) => self.abandon(),
-            Answer::Join(Err(JoinRefused { code: ErrorCode::RebalanceInProgress, .. }))
-            | Answer::Sync(Err(ErrorCode::RebalanceInProgress | ErrorCode::IllegalGeneration))
-            | Answer::ClassicHeartbeat(Err(ErrorCode::RebalanceInProgress | ErrorCode::IllegalGeneration)) => {
+            Answer::Sync(Err(ErrorCode::IllegalGeneration))
+            | Answer::ClassicHeartbeat(Err(ErrorCode::IllegalGeneration)) => {
+                // Others may have been given what it owned.
+                self.owned.clear();
                 self.next = Next::Join;
             }
+            Answer::Join(Err(JoinRefused { code: ErrorCode::RebalanceInProgress, .. }))
+            | Answer::Sync(Err(ErrorCode::RebalanceInProgress))
+            | Answer::ClassicHeartbeat(Err(ErrorCode::RebalanceInProgress)) => self.next = Next::Join,
             other => panic!("{other:?}"),
         }
     }
@@ -341,11 +363,18 @@ impl Reader {
     }
 }
 
-/// What a leader gives its members: every partition to one, in turn.
+/// What a leader gives its members: every partition to one, in turn, but for those that another reads on: they go to nobody yet.
 fn shared_out(joined: &Joined) -> BTreeMap<Arc<str>, Vec<u8>> {
     let mut shares: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); joined.members.len()];
+    let owned = |member: &JoinedMember| {
+        let mut subscription = Subscription::read(&member.metadata).expect("a subscription");
+        subscription.owned.remove("t").unwrap_or_default()
+    };
+    let owned: Vec<BTreeSet<u32>> = joined.members.iter().map(owned).collect();
     for (index, turn) in (0..PARTITIONS).zip((0..shares.len()).cycle()) {
-        shares[turn].insert(index);
+        if owned.iter().enumerate().all(|(other, owned)| other == turn || !owned.contains(&index)) {
+            shares[turn].insert(index);
+        }
     }
     let shares = joined.members.iter().zip(shares);
     let shares = shares.map(|(member, share)| {

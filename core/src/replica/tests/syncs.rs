@@ -171,6 +171,38 @@ fn a_restarted_follower_has_acknowledged_nothing_yet() {
     assert_eq!(leader.hw(), 0, "rule R8: an answer of the old incarnation");
 }
 
+/// The way to a broker is another one once its new session is seen, and nothing is pushed on that before there is a cursor on it.
+#[test]
+fn who_answered_in_a_new_incarnation_before_it_was_seen_alive_is_pushed_to_anew_once_it_is() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, None), Acks::All);
+    leader.sync();
+    leader.acknowledge(THIRD, 1, 1);
+    let says = |inc, nonce, end| {
+        let (epoch, said) = (LeaderEpoch(1), Said::Matched { end: Offset(end) });
+        Input::Reply(PushReply { rid: PEER, inc: Incarnation(inc), epoch, nonce, said })
+    };
+    // Its session ended and it has another one: it says so on the stream that was opened before.
+    assert_eq!(leader.step(says(999, 1, 1)).answers, [(1, Ok(0))]);
+    let alive = |inc, revision| {
+        let mut seen = assigned(revision, 1, &[ME, PEER, THIRD], 2, &[ME, PEER, THIRD]);
+        seen.live[1].inc = Incarnation(inc);
+        Input::Assigned(seen)
+    };
+    let stays = leader.step(alive(200, 2));
+    assert_eq!((stays.unfollowed, stays.cursors), (vec![], vec![]), "what is seen is of before");
+    let seen = leader.step(alive(999, 2));
+    assert_eq!((seen.unfollowed, seen.cursors), (vec![2], vec![(2, 1, 3)]));
+    let again = leader.step(alive(999, 3));
+    assert_eq!((again.unfollowed, again.cursors), (vec![], vec![]), "once");
+    leader.produce(2, batch(1, None), Acks::All);
+    leader.sync();
+    leader.acknowledge(THIRD, 1, 2);
+    leader.step(says(999, 1, 2));
+    assert_eq!(leader.hw(), 1, "rule R8: an answer to the old cursor");
+    assert_eq!(leader.step(says(999, 3, 2)).answers, [(2, Ok(1))]);
+}
+
 #[test]
 fn a_smaller_least_isr_is_the_leaders_to_write() {
     let mut leader = leader_of_three();
