@@ -231,7 +231,7 @@ impl Broker {
 
     /// Hands out a new idempotent producer's identity.
     pub async fn init_producer(&self) -> Result<ProducerIdentity, ApiError> {
-        let next = async { self.inner.producer_ids.next(&self.inner.store, self.session()?).await };
+        let next = self.inner.producer_ids.next(&self.inner.store, || self.session());
         let id = self.counted("InitProducer", next.await)?;
         Ok(ProducerIdentity { id, epoch: ProducerEpoch(0) })
     }

@@ -71,7 +71,7 @@ impl Ways for BrokerWays {
         let broker = self.0.clone();
         async move {
             let inner = broker.inner();
-            inner.producer_ids.take(PRODUCER_IDS, &inner.store, broker.session().ok()?).await.ok()
+            inner.producer_ids.take(PRODUCER_IDS, &inner.store, || broker.session()).await.ok()
         }
         .boxed()
     }

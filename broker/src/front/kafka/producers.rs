@@ -36,7 +36,10 @@ responses! {
 pub(super) async fn answer(broker: &Broker, version: i16, request: InitProducerIdRequest) -> InitProducerIdResponse {
     let InitProducerIdRequest { transactional_id, transaction_timeout_ms, producer_id, producer_epoch } = request;
     let identity = match transactional_id {
-        None => broker.init_producer().await.map(|new| ProducerInstance { id: new.id, epoch: new.epoch }),
+        None => match broker.init_producer().await {
+            Ok(new) => Ok(ProducerInstance { id: new.id, epoch: new.epoch }),
+            Err(error) => Err(ApiError { code: later(error.code), ..error }),
+        },
         Some(id) => {
             let granted = match expected(producer_id, producer_epoch) {
                 Ok(expected) => broker.init_transactional(id, transaction_timeout_ms, expected).await,
@@ -59,6 +62,15 @@ pub(super) async fn answer(broker: &Broker, version: i16, request: InitProducerI
     }
 }
 
+/// Why there is no id for an idempotent producer. Like Kafka's brokers it tells of a coordinator that loads where it has none now: several
+/// clients take any other code for the end.
+fn later(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::LeaderNotAvailable | ErrorCode::NotController => ErrorCode::CoordinatorLoadInProgress,
+        code => code,
+    }
+}
+
 /// Who the client was (KIP-360); -1 and -1 if nobody.
 fn expected(id: i64, epoch: i16) -> Result<Option<ProducerInstance>, ErrorCode> {
     match (id, epoch) {
@@ -71,6 +83,14 @@ fn expected(id: i64, epoch: i16) -> Result<Option<ProducerInstance>, ErrorCode> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_idempotent_producer_comes_back_for_an_id_that_cannot_be_had_now() {
+        for code in [ErrorCode::LeaderNotAvailable, ErrorCode::NotController] {
+            assert_eq!(later(code), ErrorCode::CoordinatorLoadInProgress);
+        }
+        assert_eq!(later(ErrorCode::InvalidRequest), ErrorCode::InvalidRequest);
+    }
 
     #[test]
     fn a_client_says_who_it_was_by_both_numbers_or_by_none() {
