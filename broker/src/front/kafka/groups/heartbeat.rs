@@ -66,7 +66,12 @@ pub(in crate::front::kafka) async fn heartbeat(broker: &Broker, request: Heartbe
         }
         Err(code) => Err(code),
     };
-    HeartbeatResponse { error_code: code(&lives), ..Default::default() }
+    HeartbeatResponse { error_code: code(&told(lives)), ..Default::default() }
+}
+
+/// As Kafka's coordinator has it: who beats while the group is being read back lives. Sessions begin anew when it has been.
+fn told(lives: Result<(), ErrorCode>) -> Result<(), ErrorCode> {
+    if lives == Err(ErrorCode::CoordinatorLoadInProgress) { Ok(()) } else { lives }
 }
 
 /// Takes members out of their group, each by itself.
@@ -136,6 +141,14 @@ fn left_response(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_of_a_group_that_is_being_read_back_lives() {
+        assert_eq!(told(Err(ErrorCode::CoordinatorLoadInProgress)), Ok(()));
+        for lives in [Ok(()), Err(ErrorCode::NotCoordinator), Err(ErrorCode::RebalanceInProgress)] {
+            assert_eq!(told(lives), lives);
+        }
+    }
 
     #[test]
     fn the_error_of_a_single_member_is_that_of_the_answer() {

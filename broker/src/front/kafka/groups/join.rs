@@ -174,6 +174,7 @@ pub(in crate::front::kafka) async fn sync(
         }
         Err(code) => Err(code),
     };
+    let synced = synced.map_err(told);
     let error_code = code(&synced);
     match synced {
         Ok(Synced { protocol_type, protocol, assignment }) => {
@@ -181,6 +182,11 @@ pub(in crate::front::kafka) async fn sync(
         }
         Err(_) => SyncGroupResponse { error_code, ..Default::default() },
     }
+}
+
+/// As Kafka's coordinator has it: clients know no group that is being read back between joining and this, and one that rebalances they do.
+fn told(code: ErrorCode) -> ErrorCode {
+    if code == ErrorCode::CoordinatorLoadInProgress { ErrorCode::RebalanceInProgress } else { code }
 }
 
 fn to_sync(version: i16, request: SyncGroupRequest) -> Result<groups::SyncGroup, ErrorCode> {
@@ -246,6 +252,14 @@ mod tests {
             let answer = joined_response(version, Err(refused));
             assert_eq!((answer.error_code, answer.generation, answer.member.as_str()), (79, -1, "app-1"));
             assert_eq!(answer.protocol.as_deref(), if version < 7 { Some("") } else { None }, "version {version}");
+        }
+    }
+
+    #[test]
+    fn a_sync_at_a_group_that_is_being_read_back_has_the_member_join_again() {
+        assert_eq!(told(ErrorCode::CoordinatorLoadInProgress), ErrorCode::RebalanceInProgress);
+        for code in [ErrorCode::NotCoordinator, ErrorCode::UnknownMemberId, ErrorCode::IllegalGeneration] {
+            assert_eq!(told(code), code);
         }
     }
 

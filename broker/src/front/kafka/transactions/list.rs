@@ -141,10 +141,15 @@ pub(in crate::front::kafka) async fn list(
         }
         Err(error) => ListTransactionsResponse {
             throttle_time_ms: throttle_ms(std::iter::once(&error)),
-            error_code: error.code.kafka(),
+            error_code: told(error.code).kafka(),
             ..Default::default()
         },
     }
+}
+
+/// A shard that moved while it was asked: Java's client comes back only for what is being read back.
+fn told(code: ErrorCode) -> ErrorCode {
+    if code == ErrorCode::NotCoordinator { ErrorCode::CoordinatorLoadInProgress } else { code }
 }
 
 /// Which transactions are listed. What is empty lets everything pass.
@@ -202,6 +207,13 @@ mod tests {
             started: started.map(TimestampMs),
             changed: TimestampMs(0),
         }
+    }
+
+    #[test]
+    fn a_shard_that_moves_while_it_is_listed_is_worth_another_try() {
+        assert_eq!(told(ErrorCode::NotCoordinator), ErrorCode::CoordinatorLoadInProgress);
+        assert_eq!(told(ErrorCode::CoordinatorLoadInProgress), ErrorCode::CoordinatorLoadInProgress);
+        assert_eq!(told(ErrorCode::InvalidRequest), ErrorCode::InvalidRequest);
     }
 
     #[test]
