@@ -6,7 +6,6 @@ use crate::broker::{Broker, stopping};
 use crate::manifests::decode_root;
 use crate::partitions::messages::ShardMsg;
 use crate::refusals::storage_error;
-use crate::topics::unavailable;
 use millpond_log::PartitionId;
 use std::sync::Arc;
 
@@ -22,7 +21,8 @@ impl Broker {
         if local.view.borrow().manifest.seq > known {
             return Ok(());
         }
-        let stored = inner.store.tier_root(partition).await.map_err(|error| unavailable(&error))?;
+        // In a code that readers know: Java's takes one of metadata for a fault of its own.
+        let stored = inner.store.tier_root(partition).await.map_err(|error| storage_error(&error))?;
         let root = decode_root(partition, stored.as_ref()).map_err(|error| storage_error(&error))?.value;
         let seq = root.seq;
         local.shard.send(ShardMsg::Manifest { partition, root: Arc::new(root) }).map_err(|_| stopping())?;

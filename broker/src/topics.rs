@@ -40,7 +40,7 @@ impl Broker {
         self.inner().config.auto_create_topics
     }
 
-    /// Creates a topic; its partitions have a leader when this returns.
+    /// Creates a topic; its partitions have a leader when this returns, or will have one: what is made is not taken back.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicMade, ApiError> {
         self.counted("CreateTopic", self.create(topic).await)
     }
@@ -57,6 +57,7 @@ impl Broker {
         let name: TopicName =
             TopicName::new(&topic.name).map_err(|error| ApiError::new(ErrorCode::InvalidTopic, error.to_string()))?;
         let config = parse_config(&topic.configs)?;
+        let session = self.session()?;
         let mut hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
         let assigned = assigned(&topic)?;
         let (partitions, replication_factor) = assigned.unwrap_or_else(|| {
@@ -69,13 +70,15 @@ impl Broker {
             Some((_, factor)) => hosts.assign(&config, 0, factor as usize, &topic.assignments),
             None => hosts.place(&wanted, rand::random()),
         };
-        let placements = place(&hosts)?;
+        let placements = match place(&hosts) {
+            Ok(placements) => placements,
+            Err(refusal) => return Err(self.judged(&session, refusal).await),
+        };
         // One topic at a time, so that two requests for one name cannot both find it free here.
         let _one = self.inner().topic_changes.lock().await;
         if self.inner().catalog.topic(&TopicRef::Name(topic.name.clone())).is_ok() {
             return Err(exists(&topic.name));
         }
-        let session = self.session()?;
         let id = TopicId(rand::random());
         let record = TopicRecord {
             name: name.clone(),
@@ -92,8 +95,7 @@ impl Broker {
             settings: topic_config::describe(&record.config, replication_factor),
         };
         if topic.validate_only {
-            let topic = Topic { record: record.clone(), revision: Revision::ABSENT, config, partitions: Vec::new() };
-            return Ok(made(topic.describe(&self.inner().alive.sessions())));
+            return Ok(made(self.unseen(record.clone(), config)));
         }
         let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs.clone(), placements };
         loop {
@@ -114,7 +116,7 @@ impl Broker {
                         Ok(placements) => placements,
                         Err(refusal) => {
                             self.take_back(&session, new.id).await;
-                            return Err(refusal);
+                            return Err(self.judged(&session, refusal).await);
                         }
                     };
                 }
@@ -122,9 +124,30 @@ impl Broker {
         }
         self.await_topic(new.id, partitions).await;
         let served = self.inner().catalog.by_id(new.id);
-        let nobody_yet = || ApiError::new(ErrorCode::LeaderNotAvailable, "the topic is created, but not served yet");
         let served = served.map(|topic| topic.describe(&self.inner().alive.sessions()));
-        served.map(made).ok_or_else(nobody_yet)
+        // This broker may hear of it later than that; it is made all the same.
+        Ok(made(served.unwrap_or_else(|| self.unseen(TopicRecord { id: new.id, ..record.clone() }, config))))
+    }
+
+    /// Why partitions found no place. A broker whose session, as it was before it looked, has ended does not say that there are too few brokers:
+    /// others may be about to come back as well.
+    async fn judged(&self, session: &Session, refusal: ApiError) -> ApiError {
+        let of_place =
+            matches!(refusal.code, ErrorCode::InvalidReplicationFactor | ErrorCode::InvalidReplicaAssignment);
+        if !of_place {
+            return refusal;
+        }
+        match self.inner().store.sessions().await {
+            Ok(seen) if seen.get(&self.id()).is_some_and(|seen| seen.revision.0 == session.inc.0) => refusal,
+            Ok(_) => ApiError::new(ErrorCode::NotController, "this broker's session has ended; retry"),
+            Err(error) => unavailable(&error),
+        }
+    }
+
+    /// A topic of which the metadata have shown nothing to this broker.
+    fn unseen(&self, record: TopicRecord, config: TopicConfig) -> TopicDescription {
+        let topic = Topic { record, revision: Revision::ABSENT, config, partitions: Vec::new() };
+        topic.describe(&self.inner().alive.sessions())
     }
 
     /// Takes a topic back that somebody began to create, or goes on with its deletion; one that is served stays. If that fails, the
@@ -215,17 +238,23 @@ impl Broker {
             return Err(ApiError::new(ErrorCode::InvalidPartitions, message));
         }
         check_partitions(total)?;
+        let session = self.session()?;
         if validate_only {
             let hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
-            return added(&hosts, &topic, total - topic.record.partitions, &assignments).map(drop);
+            return match added(&hosts, &topic, total - topic.record.partitions, &assignments) {
+                Ok(_) => Ok(()),
+                Err(refusal) => Err(self.judged(&session, refusal).await),
+            };
         }
-        let session = self.session()?;
         loop {
             let seen = self.read_topic(topic.record.id).await?;
             // Grown by an earlier try whose answer was lost, or through another broker.
             let Some(more) = total.checked_sub(seen.value.partitions).filter(|more| *more > 0) else { break };
             let hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
-            let added = added(&hosts, &topic, more, &assignments)?;
+            let added = match added(&hosts, &topic, more, &assignments) {
+                Ok(added) => added,
+                Err(refusal) => return Err(self.judged(&session, refusal).await),
+            };
             let added = self.inner().store.add_partitions(&session, &seen, &added).await;
             match added.map_err(|error| unavailable(&error))? {
                 Outcome::Committed { .. } => break,

@@ -20,6 +20,7 @@ mod log_dirs;
 mod metadata;
 mod offsets;
 mod operations;
+mod orders;
 mod partitions;
 mod produce;
 mod producers;

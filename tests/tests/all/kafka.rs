@@ -15,6 +15,7 @@ mod programs;
 mod read;
 mod round_trips;
 mod sessions;
+mod store_away;
 mod topics;
 mod transactions;
 pub(crate) mod wire;

@@ -1,13 +1,12 @@
 //! ElectLeaders: preferred replicas lead again. Each partition succeeds or fails alone.
 
+use super::orders::{deadline, told};
 use super::throttle::throttle_ms;
 use super::wire::{requests, responses};
 use crate::Broker;
 use crate::api::{ApiError, PartitionDescription, TopicRef};
 use futures::stream::{self, StreamExt};
 use millpond_log::ErrorCode;
-use std::time::Duration;
-use tokio::time::Instant;
 
 /// Kafka's kinds of elections.
 const PREFERRED: i8 = 0;
@@ -56,7 +55,7 @@ pub(super) async fn answer(broker: &Broker, request: ElectLeadersRequest) -> Ele
     if !matches!(election_type, PREFERRED | UNCLEAN) {
         return ElectLeadersResponse { error_code: ErrorCode::InvalidRequest.kafka(), ..Default::default() };
     }
-    let deadline = Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let deadline = deadline(timeout_ms);
     let all = asked.is_none();
     let mut errors = Vec::new();
     let mut topics = Vec::new();
@@ -104,7 +103,7 @@ async fn elect(broker: &Broker, topic: &TopicRef, index: i32, election_type: i8)
     let described = broker.topic(topic)?;
     let partition = described.partitions.get(number as usize).ok_or_else(unknown)?;
     needed(partition, election_type)?;
-    broker.elect_leader(topic, number).await.map(|_leader| ())
+    broker.elect_leader(topic, number).await.map(|_leader| ()).map_err(told)
 }
 
 /// Whether an election is to be tried.

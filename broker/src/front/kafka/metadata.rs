@@ -80,16 +80,32 @@ pub(super) async fn create_missing(broker: &Broker, version: i16, request: &Meta
     if !(request.allow_auto_topic_creation && broker.auto_create()) {
         return not_made;
     }
+    // Where the metadata store does not take one, the next is not tried: each try may take seconds.
+    let mut closed = None;
     for topic in request.topics.iter().flatten() {
         let Ok(TopicRef::Name(name)) = named(version, topic) else { continue };
         let found = broker.topic(&TopicRef::Name(name.clone()));
-        if found.is_err_and(|error| error.code == ErrorCode::UnknownTopicOrPartition)
-            && let Err(error) = make(broker, &name).await
-        {
-            not_made.insert(name, error.code);
+        if found.is_err_and(|error| error.code == ErrorCode::UnknownTopicOrPartition) {
+            let made = match closed {
+                Some(code) => Err(code),
+                None => make(broker, &name).await.map_err(|error| unmade(error.code)),
+            };
+            if let Err(code) = made {
+                closed = Some(code).filter(|code| *code == ErrorCode::LeaderNotAvailable);
+                not_made.insert(name, code);
+            }
         }
     }
     not_made
+}
+
+/// Why a topic was not made, to whoever asks for metadata: what passes by itself is that it has no leader yet, the code after which all
+/// clients ask again.
+fn unmade(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::NotController | ErrorCode::NotLeaderOrFollower => ErrorCode::LeaderNotAvailable,
+        code => code,
+    }
 }
 
 /// Describes the topics asked for.
@@ -266,6 +282,14 @@ mod tests {
         check("kafka.example:65535", Some(("kafka.example", 65535)));
         check("kafka.example:65536", None);
         check("", None);
+    }
+
+    #[test]
+    fn a_topic_that_cannot_be_made_now_has_no_leader_yet() {
+        for code in [ErrorCode::NotController, ErrorCode::NotLeaderOrFollower, ErrorCode::LeaderNotAvailable] {
+            assert_eq!(unmade(code), ErrorCode::LeaderNotAvailable);
+        }
+        assert_eq!(unmade(ErrorCode::InvalidReplicationFactor), ErrorCode::InvalidReplicationFactor);
     }
 
     #[test]

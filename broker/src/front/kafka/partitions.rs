@@ -1,5 +1,6 @@
 //! CreatePartitions and DeleteRecords: topics grow at one end, logs are cut at the other. Each topic or partition succeeds or fails alone.
 
+use super::orders::{Orders, deadline};
 use super::throttle::throttle_ms;
 use super::topics::brokers;
 use super::wire::{requests, responses};
@@ -8,7 +9,6 @@ use crate::api::{ApiError, NewPartitions, TopicRef};
 use futures::stream::{self, StreamExt};
 use millpond_log::{ErrorCode, Offset};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Kafka's "up to the high watermark".
 const TO_HIGH_WATERMARK: i64 = -1;
@@ -84,6 +84,7 @@ responses! {
 pub(super) async fn create(broker: &Broker, request: CreatePartitionsRequest) -> CreatePartitionsResponse {
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     request.topics.iter().for_each(|topic| *times.entry(topic.name.clone()).or_default() += 1);
+    let mut orders = Orders::within(request.timeout_ms);
     let mut errors = Vec::new();
     let mut results = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
@@ -92,7 +93,10 @@ pub(super) async fn create(broker: &Broker, request: CreatePartitionsRequest) ->
             Err(ApiError::new(ErrorCode::InvalidRequest, format!("topic `{name}` is in the request more than once")))
         } else {
             match wanted(topic, request.validate_only) {
-                Ok(wanted) => broker.create_partitions(&TopicRef::Name(name.clone()), wanted).await,
+                Ok(wanted) => {
+                    let (broker, topic) = (broker.clone(), TopicRef::Name(name.clone()));
+                    orders.carry(async move { broker.create_partitions(&topic, wanted).await }).await
+                }
                 Err(error) => Err(error),
             }
         };
@@ -121,8 +125,7 @@ fn wanted(topic: GrownTopic, validate_only: bool) -> Result<NewPartitions, ApiEr
 /// Moves the log start of each partition.
 pub(super) async fn delete_records(broker: &Broker, request: DeleteRecordsRequest) -> DeleteRecordsResponse {
     let DeleteRecordsRequest { topics: asked, timeout_ms } = request;
-    let within = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-    let deadline = tokio::time::Instant::now() + within;
+    let deadline = deadline(timeout_ms);
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(asked.len());
     for CutTopic { name, partitions } in asked {

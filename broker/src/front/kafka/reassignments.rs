@@ -1,6 +1,7 @@
 //! AlterPartitionReassignments and ListPartitionReassignments: replicas are moved, moves are given up, and those under way are told.
 
 use super::metadata::node_ids;
+use super::orders::{deadline, told};
 use super::throttle::throttle_ms;
 use super::topics::brokers;
 use super::wire::{requests, responses};
@@ -9,6 +10,7 @@ use crate::api::{ApiError, MoveTo, PartitionMove, TopicRef};
 use futures::stream::{self, StreamExt};
 use millpond_log::ErrorCode;
 use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::timeout_at;
 
 /// How many partitions of one request are decided at once. Each is a transaction of the metadata store.
 const DECIDED_AT_ONCE: usize = 16;
@@ -88,13 +90,16 @@ pub(super) async fn alter(
     broker: &Broker,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
-    let AlterPartitionReassignmentsRequest { allow_replication_factor_change, topics: asked, .. } = request;
+    let AlterPartitionReassignmentsRequest { timeout_ms, allow_replication_factor_change, topics: asked } = request;
+    let deadline = deadline(timeout_ms);
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(asked.len());
     for MovedTopic { name, partitions } in asked {
         let topic = &TopicRef::Name(name.clone());
         let moves = partitions.into_iter().map(async |MovedPartition { index, replicas }| {
-            (index, decide(broker, topic, index, replicas, allow_replication_factor_change).await)
+            let late = || ApiError::new(ErrorCode::RequestTimedOut, "the move may still be decided").in_doubt();
+            let decided = decide(broker, topic, index, replicas, allow_replication_factor_change);
+            (index, timeout_at(deadline, decided).await.unwrap_or_else(|_| Err(late())).map_err(told))
         });
         let moved: Vec<(i32, Result<(), ApiError>)> = stream::iter(moves).buffered(DECIDED_AT_ONCE).collect().await;
         let result = |(index, moved): (i32, Result<(), ApiError>)| match moved {
@@ -108,12 +113,26 @@ pub(super) async fn alter(
         let partitions = moved.into_iter().map(result).collect();
         topics.push(MovedTopicResult { name, partitions });
     }
+    let (error_code, error_message) = match for_another_controller(&errors, &topics) {
+        Some(error) => (error.code.kafka(), Some(error.message.clone())),
+        None => (0, None),
+    };
     AlterPartitionReassignmentsResponse {
         throttle_time_ms: throttle_ms(errors.iter()),
         allow_replication_factor_change,
+        error_code,
+        error_message,
         topics,
-        ..Default::default()
     }
+}
+
+/// The refusal that is said of the whole request: clients ask again where the whole of it is the controller's, and look at no partition. So it
+/// is not said once anything was decided.
+fn for_another_controller<'a>(errors: &'a [ApiError], topics: &[MovedTopicResult]) -> Option<&'a ApiError> {
+    let not_controller = ErrorCode::NotController;
+    let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
+    let error = errors.iter().find(|error| error.code == not_controller)?;
+    partitions.all(|partition| partition.error_code == not_controller.kafka()).then_some(error)
 }
 
 async fn decide(
@@ -169,6 +188,26 @@ fn chosen(moves: Vec<PartitionMove>, asked: Option<Vec<ListedMoves>>) -> Vec<Ong
 mod tests {
     use super::*;
     use millpond_log::BrokerId;
+
+    #[test]
+    fn clients_are_told_of_another_controller_only_while_nothing_is_decided() {
+        let of = |codes: &[Option<ErrorCode>]| {
+            let errors: Vec<ApiError> = codes.iter().flatten().map(|code| ApiError::new(*code, "no")).collect();
+            let result = |(index, code): (i32, &Option<ErrorCode>)| MovedPartitionResult {
+                index,
+                error_code: code.map_or(0, |code| code.kafka()),
+                error_message: None,
+            };
+            let topic = MovedTopicResult { name: "t".to_owned(), partitions: (0..).zip(codes).map(result).collect() };
+            for_another_controller(&errors, &[topic]).map(|error| error.code)
+        };
+        let away = Some(ErrorCode::NotController);
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[None, None]), None);
+        assert_eq!(of(&[away, away]), Some(ErrorCode::NotController));
+        assert_eq!(of(&[away, None]), None);
+        assert_eq!(of(&[away, Some(ErrorCode::InvalidReplicaAssignment)]), None);
+    }
 
     #[test]
     fn moves_are_listed_by_topic_as_far_as_they_are_asked_for() {

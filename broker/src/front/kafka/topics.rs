@@ -1,5 +1,6 @@
 //! CreateTopics and DeleteTopics. Each topic of a request succeeds or fails alone.
 
+use super::orders::Orders;
 use super::throttle::throttle_ms;
 use super::wire::{NO_TOPIC_ID, requests, responses};
 use crate::Broker;
@@ -98,6 +99,7 @@ responses! {
 pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     request.topics.iter().for_each(|topic| *times.entry(topic.name.clone()).or_default() += 1);
+    let mut orders = Orders::within(request.timeout_ms);
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
@@ -106,7 +108,10 @@ pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> Cre
             Err(ApiError::new(ErrorCode::InvalidRequest, format!("topic `{name}` is in the request more than once")))
         } else {
             match free(broker, &name).and_then(|()| new_topic(topic, request.validate_only)) {
-                Ok(topic) => broker.create_topic(topic).await,
+                Ok(topic) => {
+                    let broker = broker.clone();
+                    orders.carry(async move { broker.create_topic(topic).await }).await
+                }
                 Err(error) => Err(error),
             }
         };
@@ -123,6 +128,7 @@ pub(super) async fn delete(broker: &Broker, version: i16, request: DeleteTopicsR
     } else {
         request.names.into_iter().map(|name| DeletableTopic { name: Some(name), id: NO_TOPIC_ID }).collect()
     };
+    let mut orders = Orders::within(request.timeout_ms);
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(asked.len());
     let mut times: BTreeMap<(Option<String>, TopicId), usize> = BTreeMap::new();
@@ -132,7 +138,10 @@ pub(super) async fn delete(broker: &Broker, version: i16, request: DeleteTopicsR
         // Looked up first: the answer gives both the name and the id.
         let found = if twice { Err(ambiguous("it is in the request more than once")) } else { named(topic) };
         let deleted = match found.and_then(|named| broker.topic(&named)) {
-            Ok(found) => broker.delete_topic(&TopicRef::Id(found.id)).await.map(|()| found),
+            Ok(found) => {
+                let (broker, topic) = (broker.clone(), TopicRef::Id(found.id));
+                orders.carry(async move { broker.delete_topic(&topic).await }).await.map(|()| found)
+            }
             Err(error) => Err(error),
         };
         topics.push(match &deleted {

@@ -8,6 +8,7 @@ mod groups;
 mod java;
 mod moves;
 mod records;
+mod store_away;
 mod streams;
 mod topics;
 mod transactions;

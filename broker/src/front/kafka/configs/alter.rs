@@ -1,6 +1,7 @@
 //! AlterConfigs, which replaces all that is set on a topic, and IncrementalAlterConfigs, which changes some of it. Each topic of a
 //! request succeeds or fails alone. What brokers are told, they are told at their start.
 
+use super::super::orders::Orders;
 use super::super::throttle::throttle_ms;
 use super::super::wire::{requests, responses};
 use super::Resource;
@@ -106,11 +107,15 @@ pub(in crate::front::kafka) async fn incremental(
 async fn alter(broker: &Broker, wanted: Vec<Wanted>, validate_only: bool) -> AlterConfigsResponse {
     let mut times: BTreeMap<(i8, String), usize> = BTreeMap::new();
     wanted.iter().for_each(|Wanted { kind, name, .. }| *times.entry((*kind, name.clone())).or_default() += 1);
+    let mut orders = Orders::patient();
     let mut errors = Vec::new();
     let mut resources = Vec::with_capacity(wanted.len());
     for Wanted { kind, name, change } in wanted {
         let altered = match (times[&(kind, name.clone())], change) {
-            (1, Ok(change)) => one(broker, kind, &name, change, validate_only).await,
+            (1, Ok(change)) => {
+                let (broker, name) = (broker.clone(), name.clone());
+                orders.carry(async move { one(&broker, kind, &name, change, validate_only).await }).await
+            }
             (1, Err(error)) => Err(error),
             _ => Err(invalid(format!("`{name}` is in the request more than once"))),
         };
