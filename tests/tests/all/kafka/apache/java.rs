@@ -12,6 +12,9 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 /// Nothing that is waited for takes so long, unless it never comes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long a program may take to end before it is asked what holds it.
+const HESITATION: Duration = Duration::from_secs(60);
+
 /// A quick start, and no more memory than a program of a few records takes.
 const FLAGS: [&str; 4] =
     ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"];
@@ -77,9 +80,14 @@ impl Running {
     /// Asks it to end (SIGTERM); the lines that it said until it had.
     pub(super) async fn terminate(mut self) -> Vec<String> {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).expect("it runs");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
-        self.ended().await.1
+        let process = rustix::process::Pid::from_raw(pid).expect("a process");
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("it is ours");
+        let mut ended = std::pin::pin!(self.ended());
+        if let Ok((_, lines)) = tokio::time::timeout(HESITATION, &mut ended).await {
+            return lines;
+        }
+        tell_threads(pid).await;
+        ended.await.1
     }
 
     /// Waits until it has ended by itself; the lines that it said meanwhile.
@@ -89,6 +97,16 @@ impl Running {
             lines.push(line);
         }
         (in_time("the end", self.child.wait()).await.expect("it is ours"), lines)
+    }
+}
+
+/// Says in the test's own standard error what each thread of a Java does, where there is a JDK to tell it.
+async fn tell_threads(pid: i32) {
+    let jstack = Command::new("jstack").arg(pid.to_string()).kill_on_drop(true).output();
+    match tokio::time::timeout(HESITATION / 2, jstack).await {
+        Ok(Ok(said)) => eprintln!("it has not ended yet:\n{}", String::from_utf8_lossy(&said.stdout)),
+        Ok(Err(error)) => eprintln!("it has not ended yet, and `jstack` cannot be run: {error}"),
+        Err(_) => eprintln!("it has not ended yet, and answers no `jstack`"),
     }
 }
 
