@@ -1,4 +1,4 @@
-//! Reads from a broker's HTTP door with the least there is: one request on a connection of its own.
+//! Speaks HTTP with the least there is: one request on a connection of its own, mostly to a broker's HTTP door.
 
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,8 +18,24 @@ pub async fn get(address: &str, path: &str) -> io::Result<(u16, String)> {
 /// # Errors
 /// As `get`.
 pub async fn answer(address: &str, path: &str) -> io::Result<(u16, String, String)> {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await
+}
+
+/// Status code of a PUT of JSON.
+///
+/// # Errors
+/// As `get`.
+pub async fn put(address: &str, path: &str, json: &str) -> io::Result<u16> {
+    let length = json.len();
+    let head = format!(
+        "PUT {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n"
+    );
+    exchange(address, &format!("{head}\r\n{json}")).await.map(|(status, ..)| status)
+}
+
+async fn exchange(address: &str, request: &str) -> io::Result<(u16, String, String)> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+    stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;

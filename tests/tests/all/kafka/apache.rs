@@ -4,6 +4,7 @@
 mod cluster;
 mod connect;
 mod copier;
+mod distributed;
 mod groups;
 mod java;
 mod moves;
