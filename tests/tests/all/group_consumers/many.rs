@@ -163,6 +163,8 @@ async fn consume(ear: Ear, bootstrap: String, stop: CancellationToken) {
     let mut consumer = GroupConsumer::with_listener(&client, config, subscription, ear.clone()).expect("good settings");
     loop {
         let record = tokio::select! {
+            // It is asked first: so it knows that what it gave last was taken in, and commits that when it is closed.
+            biased;
             record = consumer.next() => record.expect("it does not end").expect("readers follow their leaders"),
             () = stop.cancelled() => break,
         };
