@@ -309,7 +309,7 @@ impl Broker {
         let aborted = self.tiered().aborted(&view.manifest, covered, &view.aborted);
         match tokio::time::timeout_at(deadline.into(), aborted).await {
             Ok(Ok(aborted)) => Ok(Some(Read { aborted: told(&aborted), ..read })),
-            Ok(Err(TieredError::Gone)) => Ok(None),
+            Ok(Err(TieredError::Gone)) => self.look_again(id, view).await,
             Ok(Err(error)) => Err(storage_error(&error)),
             // Rule X7: records go out with what was aborted of them, or not at all.
             Err(_) => Ok(Some(Read::default())),
@@ -342,8 +342,7 @@ impl Broker {
                 let read = self.tiered().read(&view.manifest, offset..end, budget.bytes, scan);
                 match tokio::time::timeout_at(deadline.into(), read).await {
                     Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
-                    // The entry is gone from the manifest by now: retention moved on (rule G4).
-                    Ok(Err(TieredError::Gone)) => Ok(None),
+                    Ok(Err(TieredError::Gone)) => self.look_again(id, view).await,
                     Ok(Err(error)) => Err(storage_error(&error)),
                     // The store is slow: the read goes on in the background and the next fetch finds it cached.
                     Err(_) => Ok(Some(Read::default())),
@@ -352,6 +351,15 @@ impl Broker {
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) => Ok(None),
             Err(error) => Err(storage_error(&error)),
         }
+    }
+}
+
+impl Broker {
+    /// Rule G4: what the view's manifest names is gone. The next look has the manifest as it stands, which tells whether the log begins
+    /// later by now: a follower that is cut off from its leader is not told.
+    async fn look_again(&self, id: PartitionId, view: &PartitionView) -> Result<Option<Read>, ApiError> {
+        self.refresh_manifest(id, view.manifest.seq).await?;
+        Ok(None)
     }
 }
 
@@ -443,7 +451,9 @@ pub(crate) fn end_of(view: &PartitionView, asked: LeaderEpoch) -> EpochEnd {
 /// Rules R11, F3 and B5: out of range is only said by a leader whose end is proven and whose session is fresh.
 fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), ApiError> {
     let visible = &view.visible;
-    if offset >= visible.log_start && offset <= visible.end {
+    // A replica that is behind has it from the manifest that was read for its readers (rule G4).
+    let log_start = visible.log_start.max(view.manifest.log_start);
+    if offset >= log_start && offset <= visible.end {
         return Ok(());
     }
     if !visible.leads {
@@ -457,7 +467,7 @@ fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), 
     }
     Err(ApiError::new(
         ErrorCode::OffsetOutOfRange,
-        format!("offset {offset} is outside the log, which holds {} to {}", visible.log_start, visible.hw),
+        format!("offset {offset} is outside the log, which holds {log_start} to {}", visible.hw),
     ))
 }
 

@@ -4,8 +4,8 @@ mod harness;
 
 use super::*;
 use harness::{Log, World};
-use millpond_log::ProducerId;
 use millpond_log::transactions::TxnOutcome;
+use millpond_log::{ProducerId, TimestampMs};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -375,5 +375,51 @@ async fn a_transaction_that_was_open_for_many_segments_is_told_and_costs_few_rea
     assert_eq!(fetched.aborted.map(|list| list.len()), Some(1), "its marker is twelve segments further on");
     // The index and the page of the first segment, and the index of the one with the marker.
     assert!(world.gets() - before <= 4, "{} requests", world.gets() - before);
+    world.stop().await;
+}
+
+/// Rules G4 and F3: a replica that is not told where the log begins by now finds out when an object is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_deleted_behind_a_replica_s_back_is_no_fault_of_its_storage() {
+    let world = World::start().await;
+    for (cut_off, code) in [(false, ErrorCode::OffsetOutOfRange), (true, ErrorCode::NotLeaderOrFollower)] {
+        let mut log = world.topic("3600000").await;
+        for _ in 0..2 {
+            log.plain(50).await;
+            log.flush().await;
+        }
+        world.leaves_the_wal(&log).await;
+        let read = log.fetch(Offset(10), EVERYTHING, Isolation::ReadCommitted).await;
+        assert!(read.error.is_none() && !read.batches.is_empty(), "{:?}", read.error);
+        if cut_off {
+            log.follow_nobody();
+            log.shows(|view| !view.visible.leads).await;
+        }
+        log.begins_elsewhere(Offset(50)).await;
+        for isolation in [Isolation::ReadCommitted, Isolation::ReadUncommitted] {
+            let read = log.fetch(Offset(10), EVERYTHING, isolation).await;
+            assert_eq!(read.error.map(|error| error.code), Some(code), "cut off: {cut_off}");
+        }
+        // What the newest manifest names has to be there (S10).
+        let view = log.view();
+        log.lose(view.manifest.entries().iter()).await;
+        let read = log.fetch(Offset(60), EVERYTHING, Isolation::ReadCommitted).await;
+        assert_eq!(read.error.map(|error| error.code), Some(ErrorCode::KafkaStorageError));
+    }
+    world.stop().await;
+}
+
+/// Rule G4 for searches: they go by the newest manifest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_by_time_passes_what_was_deleted_behind_its_back() {
+    let world = World::start().await;
+    let mut log = world.topic("3600000").await;
+    for _ in 0..2 {
+        log.plain(50).await;
+        log.flush().await;
+    }
+    assert_eq!(log.at_or_after(TimestampMs(5)).await, Ok(Some(Offset(0))));
+    log.begins_elsewhere(Offset(50)).await;
+    assert_eq!(log.at_or_after(TimestampMs(5)).await, Ok(Some(Offset(50))));
     world.stop().await;
 }

@@ -13,15 +13,23 @@ use crate::partitions::messages::{Ending, Produce, ProduceSpans, ShardMsg};
 use crate::partitions::view::PartitionView;
 use crate::server::{Components, Running, start};
 use crate::wal::disk::RealDisk;
-use millpond_core::replica::{self, Appended, Input, VerificationToken, Verified};
+use millpond_cache::Object;
+use millpond_core::records::{Leader, PartitionRecord};
+use millpond_core::replica::{self, Appended, Assignment, Input, VerificationToken, Verified};
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
+use millpond_log::manifest::{ManifestRoot, SegmentEntry};
 use millpond_log::transactions::{EndMarker, Marker, TxnOutcome};
-use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use millpond_log::{
+    Batch, BrokerId, CoordinatorEpoch, ErrorCode, Incarnation, LeaderEpoch, Offset, ProducerEpoch, ProducerId, Rid,
+    TimestampMs, WalGen,
+};
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::Keys;
+use millpond_metadata::store::{TierCommit, TierOutcome};
 use object_store::memory::InMemory;
+use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,6 +101,19 @@ impl World {
         text.lines().filter_map(read).sum()
     }
 
+    /// Waits until nothing of a log that is in object storage is in the WAL as well, which keeps its newest files for readers.
+    pub(super) async fn leaves_the_wal(&self, log: &Log) {
+        let mut filler = self.topic("3600000").await;
+        let tiered_end = log.view().manifest.tiered_end;
+        let left = async {
+            while log.broker.inner().wal.bounds(log.handle.id).is_some_and(|(start, _)| start < tiered_end) {
+                filler.plain(20_000).await;
+                filler.flush().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, left).await.expect("files are given up");
+    }
+
     /// A new topic of one partition, with this `segment.ms`: tails of twice the age go up past what is stable.
     pub(super) async fn topic(&self, segment_ms: &str) -> Log {
         let name = format!("t{}", self.topics.fetch_add(1, Ordering::Relaxed));
@@ -120,13 +141,15 @@ impl World {
         };
         let handle = tokio::time::timeout(PATIENCE, leads).await.expect("it is led");
         let name = name.to_owned();
-        Log { broker, name, handle, asked: 0, open: BTreeSet::new(), sequences: BTreeMap::new() }
+        let objects = Arc::clone(&self.components.objects);
+        Log { broker, objects, name, handle, asked: 0, open: BTreeSet::new(), sequences: BTreeMap::new() }
     }
 }
 
 /// The one partition of a topic.
 pub(super) struct Log {
     broker: Broker,
+    objects: Arc<dyn ObjectStore>,
     name: String,
     handle: PartitionHandle,
     /// Verifications that its leader asked for.
@@ -229,6 +252,59 @@ impl Log {
         answer.await.expect("it answers")
     }
 
+    /// Another leads from now on, and this replica hears nothing of it: it is cut off.
+    pub(super) fn follow_nobody(&self) {
+        let other = Rid { broker: BrokerId(9), wal_gen: WalGen(9) };
+        let record = PartitionRecord {
+            leader: Some(Leader { rid: other, inc: Incarnation(9) }),
+            epoch: LeaderEpoch(self.view().visible.epoch.0 + 1),
+            isr: vec![other],
+            elr: Vec::new(),
+            replicas: vec![self.broker.id(), other.broker],
+            adding: Vec::new(),
+            removing: Vec::new(),
+            min_isr: 1,
+            unclean_epoch: None,
+        };
+        // Of a revision that nothing the metadata store says comes up to.
+        self.step(Input::Assigned(Assignment { record, revision: u64::MAX, live: Vec::new() }));
+    }
+
+    /// Waits until what this replica shows is so.
+    pub(super) async fn shows(&self, so: impl Fn(&PartitionView) -> bool) {
+        let mut view = self.local().view.clone();
+        let shown = view.wait_for(|view| so(view));
+        tokio::time::timeout(PATIENCE, shown).await.expect("it is shown").expect("it stays");
+    }
+
+    /// The log begins at `to` from now on, by a commit that this broker is not told of; the objects below are deleted.
+    pub(super) async fn begins_elsewhere(&self, to: Offset) {
+        let (inner, partition) = (self.broker.inner(), self.handle.id);
+        let session = inner.session.get().expect("it has one");
+        let stored = inner.store.tier_root(partition).await.expect("the store is up").expect("it was uploaded");
+        let root = ManifestRoot::decode(&stored.value).expect("it is sound");
+        let commit = TierCommit {
+            partition,
+            epoch: self.handle.placement.epoch,
+            base: stored.revision,
+            root: root.advance_log_start(to, root.epoch).encode(),
+            objects_gc_epoch: None,
+            dropped: Vec::new(),
+        };
+        let outcome = inner.store.commit_tier(&session, &[commit]).await.remove(0).expect("the store is up");
+        assert!(matches!(outcome, TierOutcome::Committed { .. }), "{outcome:?}");
+        self.lose(root.entries().iter().filter(|entry| entry.end <= to)).await;
+    }
+
+    /// Objects that are gone, from the bucket and from what is cached of it.
+    pub(super) async fn lose<'a>(&self, segments: impl Iterator<Item = &'a SegmentEntry>) {
+        for entry in segments {
+            let object = Object { path: entry.object.to_string().into(), size: entry.object_length };
+            self.objects.delete(&object.path).await.expect("it is there");
+            self.broker.inner().tiered.cache().forget(&object, 0..object.size);
+        }
+    }
+
     /// What may go to object storage is there when this returns: up to the last stable offset.
     pub(super) async fn flush(&self) {
         self.broker.flush_partition(&self.topic(), 0).await.expect("it is led here");
@@ -264,6 +340,13 @@ impl Log {
             isolation,
             scan: false,
         }
+    }
+
+    /// The first offset of at least this time.
+    pub(super) async fn at_or_after(&self, time: TimestampMs) -> Result<Option<Offset>, ErrorCode> {
+        let (spec, isolation) = (OffsetSpec::AtOrAfter(time), Isolation::ReadUncommitted);
+        let found = self.broker.list_offsets(&self.topic(), 0, None, spec, isolation).await;
+        found.map(|found| found.map(|found| found.offset)).map_err(|error| error.code)
     }
 
     /// One read of what is there.
