@@ -49,9 +49,9 @@ impl Rebuilder {
 
     async fn serve(&self, rebuild: Rebuild) {
         let Rebuild { partition, wanted, ticket, .. } = rebuild;
-        let rebuilt = loop {
+        let found = loop {
             match self.read(partition, wanted, ticket).await {
-                Ok(rebuilt) => break rebuilt,
+                Ok(found) => break found,
                 Err(reason) => {
                     tracing::warn!(%partition, ?wanted, reason, "a log cannot be read again yet; trying until it can");
                     tokio::time::sleep(RETRY).await;
@@ -59,12 +59,15 @@ impl Rebuilder {
             }
         };
         // A shard that is gone ends the broker.
-        let _ = rebuild.shard.send(ShardMsg::Rebuilt(Box::new(rebuilt)));
+        let _ = rebuild.shard.send(found);
     }
 
-    async fn read(&self, partition: PartitionId, wanted: Wanted, ticket: u64) -> Result<Rebuilt, String> {
+    async fn read(&self, partition: PartitionId, wanted: Wanted, ticket: u64) -> Result<ShardMsg, String> {
         let root = self.store.tier_root(partition).await.map_err(|error| error.to_string())?;
         let root = decode_root(partition, root.as_ref()).map_err(|error| error.to_string())?.value;
+        if wanted == Wanted::Newest {
+            return Ok(ShardMsg::Manifest { partition, root: Arc::new(root) });
+        }
         let (wal, tiered) = (&self.wal, &*self.tiered);
         let sources = Sources { root: &root, in_wal: None, lost: None, complete: false, wal, tiered };
         let failed = |error: &recovery::RecoveryError| storage_error(error).message;
@@ -74,6 +77,6 @@ impl Rebuilder {
             }
             _ => Input::Installed(recovery::installed(sources).await.map_err(|error| failed(&error))?),
         };
-        Ok(Rebuilt { partition, ticket, input, root: Arc::new(root) })
+        Ok(ShardMsg::Rebuilt(Box::new(Rebuilt { partition, ticket, input, root: Arc::new(root) })))
     }
 }

@@ -137,6 +137,13 @@ impl AbortedList {
         self.recent.retain(|txn| txn.marker >= to);
     }
 
+    /// How many `forget_below` would forget.
+    #[must_use]
+    pub fn count_below(&self, to: Offset) -> usize {
+        let parts = self.sealed.partition_point(|part| part.is_below(to));
+        parts * PART_LEN + self.recent.iter().filter(|txn| txn.marker < to).count()
+    }
+
     /// Those whose markers lie at or after `from`, in order.
     pub fn from(&self, from: Offset) -> impl Iterator<Item = AbortedTxn> + '_ {
         self.bearing_on(from..Offset(u64::MAX))

@@ -103,7 +103,7 @@ pub(crate) struct Proposed {
     pub(crate) proposal: Proposal,
 }
 
-/// A log that was taken apart and has to be read again (rules R7, R12).
+/// A log that was taken apart and has to be read again (rules R7, R12), or a manifest that readers need.
 pub(crate) struct Rebuild {
     pub(crate) partition: PartitionId,
     pub(crate) shard: ShardSender,
@@ -129,6 +129,8 @@ pub(crate) enum Wanted {
     StateAt(Offset),
     /// What the manifest holds.
     Manifest,
+    /// The manifest alone, for readers; the log stands as it is. Answered by `ShardMsg::Manifest`.
+    Newest,
 }
 
 /// A transaction that a coordinator is to be asked about, before anything of it is appended (rule X3).

@@ -450,8 +450,17 @@ impl Shard {
         Ok(())
     }
 
-    /// Leaders with others to wait for look at the time.
+    /// Leaders with others to wait for look at the time, and manifests are asked for where much waits to be forgotten.
     fn tick(&mut self) {
+        let due: Vec<PartitionId> =
+            self.slots.iter_mut().filter_map(|(id, slot)| slot.wants_manifest().then_some(*id)).collect();
+        if let Some(shard) = self.own.upgrade() {
+            for partition in due {
+                let (shard, wanted) = (shard.clone(), Wanted::Newest);
+                // Nobody reads manifests any more when the broker ends.
+                let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: 0 });
+            }
+        }
         let shared = |slot: &Slot| slot.replica.leading().is_some_and(|(record, _)| record.replicas.len() > 1);
         let due: Vec<PartitionId> = self.slots.iter().filter(|(_, slot)| shared(slot)).map(|(id, _)| *id).collect();
         due.into_iter().for_each(|partition| self.step(partition, Input::Tick));

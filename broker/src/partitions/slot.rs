@@ -12,10 +12,16 @@ use millpond_log::{BrokerId, Offset};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// Aborted transactions that a replica remembers although the manifest tells of them, in number: 24 bytes each. With more it reads the
+/// manifest, which costs a read of the metadata store.
+const ABORTED_BEHIND_MAX: usize = 256;
+
 /// One replica, and what its shard keeps beside it.
 pub(super) struct Slot {
     pub(super) replica: Replica,
     pub(super) manifest: Arc<ManifestRoot>,
+    /// Where the tiered part ended when a newer manifest was asked for last.
+    manifest_asked_at: Offset,
     /// The replica's epochs as last published: readers share one copy.
     pub(super) epochs: Arc<LeaderEpochs>,
     pub(super) view: ViewSender,
@@ -52,6 +58,7 @@ impl Slot {
             epochs: Arc::new(replica.epochs().clone()),
             replica,
             manifest,
+            manifest_asked_at: Offset(0),
             view,
             publish: true,
             followers: Vec::new(),
@@ -75,6 +82,18 @@ impl Slot {
     /// Whether it takes what leaders push.
     pub(super) fn takes_pushes(&self) -> bool {
         !self.is_withdrawn() && !self.stands
+    }
+
+    /// Whether to read a newer manifest now. A follower hears where the tiered part ends and not what was aborted in it; only a view whose
+    /// manifest tells that may forget it (rule X7). Asked once for each end.
+    pub(super) fn wants_manifest(&mut self) -> bool {
+        let tiered_end = self.replica.visible().tiered_end;
+        let behind = tiered_end > self.manifest.tiered_end.max(self.manifest_asked_at);
+        let wants = behind && self.replica.aborted().count_below(tiered_end) >= ABORTED_BEHIND_MAX;
+        if wants {
+            self.manifest_asked_at = tiered_end;
+        }
+        wants
     }
 
     /// What readers see from now on.

@@ -362,6 +362,11 @@ impl Node {
         self.wal.read_placed(partition, start, Offset(u64::MAX), usize::MAX).await.expect("it can be read")
     }
 
+    /// What readers see here.
+    pub(super) fn view(&self, partition: PartitionId) -> ViewReceiver {
+        self.views[&partition].clone()
+    }
+
     /// Waits until the high watermark here has reached `hw`.
     pub(super) async fn reaches(&self, partition: PartitionId, hw: Offset) {
         let mut view = self.views[&partition].clone();
