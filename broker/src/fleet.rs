@@ -601,7 +601,7 @@ impl Fleet {
             }
         }
         // While the object store is away, this broker waits (case S1). What is missing or damaged there keeps nobody else waiting.
-        while !unread.is_empty() && !(is_there && unread.iter().all(|(.., lasting)| *lasting)) {
+        while unread.iter().any(|(.., lasting)| !lasting) || !is_there && !unread.is_empty() {
             for (id, opening, _) in std::mem::take(&mut unread) {
                 let topic_name = opening.topic_name.clone();
                 match self.broker.open_again(opening).await? {
