@@ -329,7 +329,7 @@ impl World {
             (Stage::Ending(Abort), Err(TransactionError::State { .. })) => self.ended(at, Abort),
             (_, Err(TransactionError::Fenced | TransactionError::UnknownProducer)) => self.fenced(at),
             // An answer to what it did before.
-            (Stage::Ending(_), Ok(Granted::Done)) => {}
+            (Stage::Ending(_) | Stage::Init, Ok(Granted::Done)) => {}
             (stage, answer) => panic!("{stage:?} is answered {answer:?}"),
         }
     }
