@@ -73,7 +73,7 @@ impl S3 {
         bucket(proxy(self.port, Conduct::Misbehaves(random)).await.expect("loopback has a free port"))
     }
 
-    /// The bucket, reached by a proxy that counts the GETs which pass it.
+    /// The bucket, reached by a proxy that counts the GETs of objects which pass it.
     pub async fn counted_bucket(&self) -> (AmazonS3, Arc<AtomicU64>) {
         let gets = Arc::new(AtomicU64::new(0));
         let port = proxy(self.port, Conduct::Counts(Arc::clone(&gets))).await.expect("loopback has a free port");
@@ -180,7 +180,8 @@ impl Conduct {
                 draw(&mut random.lock().expect("nobody panics with it"), writes)
             }
             Conduct::Counts(gets) => {
-                gets.fetch_add(u64::from(head.starts_with("GET")), Ordering::Relaxed);
+                let object = head.starts_with("GET") && !head.contains("list-type=");
+                gets.fetch_add(u64::from(object), Ordering::Relaxed);
                 Fault::None
             }
         }
