@@ -13,7 +13,7 @@ use crate::loss::{self, DiskStory, Lost};
 use crate::manifests::decode_root;
 use crate::partitions::messages::ShardMsg;
 use crate::peers::Peer;
-use crate::replicas::{Found, Opened, Opening, open_later};
+use crate::replicas::{Found, Opened, Opening, Tried, open_later};
 use crate::start_error::StartError;
 use crate::tier::TierRequest;
 use crate::unclean::{Forsaken, forsaken};
@@ -23,7 +23,7 @@ use millpond_core::loss::{Standing, standing};
 use millpond_core::records::{Leader, PartitionRecord, TopicRecord, TopicState};
 use millpond_core::replica::Input;
 use millpond_core::topic_config::TopicConfig;
-use millpond_log::{BrokerId, LeaderEpoch, PartitionId, TopicId, WalGen};
+use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Follow, Image, Session, StoreError, Versioned};
@@ -59,7 +59,7 @@ pub(crate) struct Fleet {
     /// The replicas that are open here, and those being opened (`None`).
     local: BTreeMap<PartitionId, Option<Local>>,
     /// Tasks of their own: whatever this one does, they go on.
-    opening: JoinSet<(PartitionId, Result<Opened, StartError>)>,
+    opening: JoinSet<(PartitionId, Result<Tried, StartError>)>,
     /// Replicas that are to be given up, and the questions whether they really are.
     leaving: BTreeSet<PartitionId>,
     asking: JoinSet<(PartitionId, bool)>,
@@ -454,14 +454,11 @@ impl Fleet {
     /// Has a replica opened, or opened again, when it is its turn.
     fn open(&mut self, id: PartitionId, topic_name: String, config: TopicConfig, open: Option<(Local, Found)>) {
         let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
-        self.opening.spawn(async move {
-            let _turn = turns.acquire_owned().await.expect("it is never closed");
-            open_later(broker, id, topic_name, config, open).await
-        });
+        self.opening.spawn(open_later(broker, id, topic_name, config, open, turns));
     }
 
     /// Takes in what was opened, all that there is: a topic's entry in the catalog is made anew only once for it.
-    fn take_opened(&mut self, first: Result<(PartitionId, Result<Opened, StartError>), JoinError>) {
+    fn take_opened(&mut self, first: Result<(PartitionId, Result<Tried, StartError>), JoinError>) {
         let mut topics = BTreeSet::new();
         let mut next = Some(first);
         while let Some(joined) = next {
@@ -475,14 +472,18 @@ impl Fleet {
     }
 
     /// Whether the catalog has to hear of it.
-    fn on_opened(&mut self, partition: PartitionId, opened: Result<Opened, StartError>) -> bool {
+    fn on_opened(&mut self, partition: PartitionId, opened: Result<Tried, StartError>) -> bool {
         match opened {
+            Ok(Tried::Unread { opening, .. }) => {
+                self.try_again(partition, opening);
+                false
+            }
             // Its topic was deleted while it was opened: its shard hears of both, in this order.
-            Ok(_) if !self.local.contains_key(&partition) => {
+            Ok(Tried::Open(_)) if !self.local.contains_key(&partition) => {
                 self.broker.drop_replica(partition);
                 false
             }
-            Ok(Opened { local, lost }) => {
+            Ok(Tried::Open(Opened { local, lost })) => {
                 self.local.insert(partition, Some(local));
                 let topic = self.broker.inner().catalog.by_id(partition.topic);
                 let name = topic.map_or_else(|| partition.topic.to_string(), |topic| topic.record.name.to_string());
@@ -499,6 +500,16 @@ impl Fleet {
                 false
             }
         }
+    }
+
+    /// Tries to open a replica again, as it stands by now, unless its topic was deleted meanwhile.
+    fn try_again(&mut self, partition: PartitionId, mut opening: Box<Opening>) {
+        let (Some((stands, epoch)), true) = (self.stands(partition), self.local.contains_key(&partition)) else {
+            return;
+        };
+        (opening.lost, opening.complete) = ((stands == Standing::Lost).then_some(epoch), stands == Standing::Electable);
+        let broker = self.broker.clone();
+        self.opening.spawn(async move { (partition, broker.open_again(opening).await) });
     }
 
     /// A topic is not served: it is not there yet, or is being deleted. Frames go only with its tombstone (rules K6, S14).
@@ -557,7 +568,8 @@ impl Fleet {
         let topics = self.follow.image().topics.values();
         let topics: Vec<Versioned<TopicRecord>> =
             topics.filter(|seen| seen.value.state == TopicState::Active).cloned().collect();
-        for seen in topics {
+        let (mut unread, mut is_there) = (Vec::new(), false);
+        for seen in &topics {
             let topic = &seen.value;
             let config = parse(topic)?;
             for index in 0..topic.partitions {
@@ -567,22 +579,49 @@ impl Fleet {
                     continue;
                 }
                 let (stands, epoch) = self.stands(id).expect("its record is there");
+                let root = decode_root(id, roots.get(&id))?;
+                let tiered = root.value.tiered_end > Offset(0);
                 let opening = Opening {
                     topic_name: topic.name.to_string(),
                     config: config.clone(),
-                    root: decode_root(id, roots.get(&id))?,
+                    root,
                     in_wal: in_wal.remove(&id).cloned(),
                     lost: (stands == Standing::Lost).then_some(epoch),
                     complete: stands == Standing::Electable,
                     view: None,
+                    known_end: Offset(0),
                 };
-                let Opened { local, lost } = self.broker.open_replica(opening).await?;
-                self.local.insert(id, Some(local));
-                self.tell_min_isr(id);
-                self.note_loss(id, topic.name.as_str(), lost.as_ref());
+                match self.broker.try_open(opening).await? {
+                    Tried::Open(opened) => {
+                        is_there |= tiered;
+                        self.note_opened(id, topic.name.as_str(), opened);
+                    }
+                    Tried::Unread { opening, lasting } => unread.push((id, opening, lasting)),
+                }
             }
+        }
+        // While the object store is away, this broker waits (case S1). What is missing or damaged there keeps nobody else waiting.
+        while !unread.is_empty() && !(is_there && unread.iter().all(|(.., lasting)| *lasting)) {
+            for (id, opening, _) in std::mem::take(&mut unread) {
+                let topic_name = opening.topic_name.clone();
+                match self.broker.open_again(opening).await? {
+                    Tried::Open(opened) => {
+                        is_there = true;
+                        self.note_opened(id, &topic_name, opened);
+                    }
+                    Tried::Unread { opening, lasting } => unread.push((id, opening, lasting)),
+                }
+            }
+        }
+        for (id, opening, _) in unread {
+            tracing::error!(partition = %id, "what object storage has of it cannot be read; the others are served without it");
+            self.local.insert(id, None);
+            self.try_again(id, opening);
+        }
+        for seen in topics {
+            let topic = &seen.value;
             let partitions = (0..topic.partitions).map(|index| self.handle(PartitionId { topic: topic.id, index }));
-            let (record, partitions) = (topic.clone(), partitions.collect());
+            let (record, config, partitions) = (topic.clone(), parse(topic)?, partitions.collect());
             inner.catalog.put(Topic { record, revision: seen.revision, config, partitions });
         }
         let image = self.follow.image();
@@ -593,6 +632,14 @@ impl Fleet {
             }
         }
         Ok(())
+    }
+
+    /// Takes in what was opened at the start.
+    fn note_opened(&mut self, id: PartitionId, topic_name: &str, opened: Opened) {
+        let Opened { local, lost } = opened;
+        self.local.insert(id, Some(local));
+        self.tell_min_isr(id);
+        self.note_loss(id, topic_name, lost.as_ref());
     }
 
     /// Tells every replica that is open what its record says. Once, when the broker has its session.

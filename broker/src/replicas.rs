@@ -9,6 +9,7 @@ use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::view::{PartitionView, ViewSender};
 use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
+use crate::tiered::TieredError;
 use crate::wal::RecoveredPartition;
 use millpond_core::loss::Standing;
 use millpond_core::topic_config::TopicConfig;
@@ -17,7 +18,7 @@ use millpond_log::{LeaderEpoch, Offset, PartitionId};
 use millpond_metadata::store::Versioned;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Pause between tries while the metadata store cannot be used.
 const RETRY: Duration = Duration::from_millis(200);
@@ -35,6 +36,8 @@ pub(crate) struct Opening {
     pub(crate) complete: bool,
     /// Where its readers look already, if it was open before.
     pub(crate) view: Option<ViewSender>,
+    /// How far the log was known to be committed, if it was.
+    pub(crate) known_end: Offset,
 }
 
 /// A replica that is open.
@@ -44,28 +47,46 @@ pub(crate) struct Opened {
     pub(crate) lost: Option<Lost>,
 }
 
+/// What became of a try to open a replica.
+pub(crate) enum Tried {
+    /// It is open.
+    Open(Opened),
+    /// Object storage did not give what it takes: try again later, with the manifest as it is then.
+    Unread {
+        opening: Box<Opening>,
+        /// Something is missing or damaged there, rather than out of reach.
+        lasting: bool,
+    },
+}
+
 impl Broker {
-    /// Opens a replica. Waits while the object store is away; a broker that waits is not ready, and not dead (case S1).
-    pub(crate) async fn open_replica(&self, opening: Opening) -> Result<Opened, StartError> {
-        let Opening { topic_name, config, root, in_wal, lost, complete, view } = opening;
+    /// Opens a replica, if what it takes can be read.
+    pub(crate) async fn try_open(&self, opening: Opening) -> Result<Tried, StartError> {
         let inner = self.inner();
-        let partition = root.value.partition;
-        let found = loop {
-            let (wal, tiered) = (&inner.wal, &inner.tiered);
-            let sources = recovery::Sources { root: &root.value, in_wal: in_wal.as_ref(), lost, complete, wal, tiered };
-            match recovery::assemble(inner.rid, sources, config.timestamp_type).await {
-                Ok(found) => break found,
-                Err(error @ RecoveryError::Tiered { .. }) => {
-                    tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
-                    tokio::time::sleep(inner.config.tier_interval).await;
-                }
-                Err(error) => return Err(StartError::Recovery(error.to_string())),
-            }
+        let partition = opening.root.value.partition;
+        let sources = recovery::Sources {
+            root: &opening.root.value,
+            in_wal: opening.in_wal.as_ref(),
+            lost: opening.lost,
+            complete: opening.complete,
+            wal: &inner.wal,
+            tiered: &inner.tiered,
         };
+        let found = match recovery::assemble(inner.rid, sources, opening.config.timestamp_type).await {
+            Ok(found) => found,
+            Err(error @ RecoveryError::Tiered { .. }) => {
+                tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
+                let RecoveryError::Tiered { source, .. } = error else { unreachable!("it has just been one") };
+                let lasting = !matches!(source, TieredError::Read { .. });
+                return Ok(Tried::Unread { opening: Box::new(opening), lasting });
+            }
+            Err(error) => return Err(StartError::Recovery(error.to_string())),
+        };
+        let Opening { topic_name, config, root, in_wal, lost, view, known_end, .. } = opening;
         let (visible, in_wal) = (found.replica.visible(), in_wal.is_some());
         // What was deleted is not missed (rule C1).
         let end = visible.end.max(visible.log_start);
-        let lost = lost.map(|_| Lost { offsets: end..found.known_end.max(end), in_wal });
+        let lost = lost.map(|_| Lost { offsets: end..found.known_end.max(known_end).max(end), in_wal });
         let manifest = Arc::new(root.value);
         let epochs = Arc::new(found.replica.epochs().clone());
         let (visible, aborted) = (found.replica.visible(), found.replica.aborted());
@@ -98,7 +119,18 @@ impl Broker {
             revision: root.revision,
             producers: found.producers_tiered,
         })));
-        Ok(Opened { local: Local { shard, view }, lost })
+        Ok(Tried::Open(Opened { local: Local { shard, view }, lost }))
+    }
+
+    /// Tries again after a while, by the manifest as it is then: what the one before named may be gone (rule G4).
+    pub(crate) async fn open_again(&self, mut opening: Box<Opening>) -> Result<Tried, StartError> {
+        tokio::time::sleep(self.inner().config.tier_interval).await;
+        let partition = opening.root.value.partition;
+        // A store that does not answer now may the next time.
+        if let Ok(stored) = self.inner().store.tier_root(partition).await {
+            opening.root = decode_root(partition, stored.as_ref())?;
+        }
+        self.try_open(*opening).await
     }
 
     /// Closes a replica that is open here, and keeps its frames. `None` if it is gone already.
@@ -130,7 +162,9 @@ pub(crate) async fn open_later(
     topic_name: String,
     config: TopicConfig,
     open: Option<(Local, Found)>,
-) -> (PartitionId, Result<Opened, StartError>) {
+    turns: Arc<Semaphore>,
+) -> (PartitionId, Result<Tried, StartError>) {
+    let _turn = turns.acquire_owned().await.expect("it is never closed");
     let (mut in_wal, mut view, mut lost, mut complete, mut known_end) = (None, None, None, false, Offset(0));
     if let Some((local, found)) = open
         && let Some(closed) = broker.close_replica(id, &local).await
@@ -153,14 +187,13 @@ pub(crate) async fn open_later(
             }
         }
     };
-    let mut opened = match decode_root(id, stored.as_ref()) {
-        Ok(root) => broker.open_replica(Opening { topic_name, config, root, in_wal, lost, complete, view }).await,
+    let tried = match decode_root(id, stored.as_ref()) {
+        Ok(root) => {
+            broker.try_open(Opening { topic_name, config, root, in_wal, lost, complete, view, known_end }).await
+        }
         Err(error) => Err(error),
     };
-    if let Ok(Opened { lost: Some(lost), .. }) = &mut opened {
-        lost.offsets.end = lost.offsets.end.max(known_end);
-    }
-    (id, opened)
+    (id, tried)
 }
 
 /// Spreads partitions over shards: those of one topic go round, wherever the topic begins.

@@ -123,6 +123,8 @@ struct CutWish {
     partition: PartitionId,
     to: Offset,
     until: Instant,
+    /// It has moved a part of the way.
+    begun: bool,
     done: oneshot::Sender<Result<Offset, ApiError>>,
 }
 
@@ -170,6 +172,8 @@ pub(crate) struct TierState {
     uploads: FuturesUnordered<UploadTask>,
     wishes: Vec<FlushWish>,
     cuts: Vec<CutWish>,
+    /// Some of them have further to go, and nothing to wait for.
+    cuts_go_on: bool,
     /// Of the object store and the metadata store, which all partitions share. Each has its own besides.
     backoff: Backoff,
 }
@@ -187,6 +191,7 @@ impl Tierer {
                     None => return,
                 },
                 Some((flush, outcome)) = self.state.uploads.next() => self.on_uploaded(flush, outcome).await,
+                () = std::future::ready(()), if self.state.cuts_go_on => self.state.cuts_go_on = false,
                 _ = tick.tick() => {
                     self.settle_open().await;
                     self.apply_retention().await;

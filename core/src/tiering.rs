@@ -301,11 +301,11 @@ impl Tiering {
         self.office.is_some() && matches!(self.step, Step::Idle) && self.backoff.over(now_ms)
     }
 
-    /// The change that moves the log start (rule C1). `dropped` is what the manifest says leaves it. A bundle that loses a segment may
-    /// hold others': only the collector, which reads all manifests, deletes it.
+    /// The change that moves the log start (rule C1) as far as `dropped` says, which is what the manifest says leaves it then. A bundle that
+    /// loses a segment may hold others': only the collector, which reads all manifests, deletes it.
     ///
     /// Panics unless `may_advance`.
-    pub fn advance(&mut self, to: Offset, dropped: &Dropped) -> Change {
+    pub fn advance(&mut self, dropped: &Dropped) -> Change {
         assert!(matches!(self.step, Step::Idle), "rule C3: one change of a manifest at a time");
         let epoch = self.office.expect("only a leader moves the log start");
         let segments = dropped.segments.iter().map(|entry| entry.object);
@@ -317,7 +317,7 @@ impl Tiering {
             epoch,
             base: self.base,
             objects_gc_epoch: None,
-            root: self.root.advance_log_start(to, epoch),
+            root: self.root.advance_log_start(dropped.to, epoch),
             dropped: segments.chain(manifests).filter(alone).collect(),
             producers: None,
             sent: false,

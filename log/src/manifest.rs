@@ -141,7 +141,8 @@ impl ManifestRoot {
     }
 
     /// The root with the log starting at `to` (rule C1), committed by the leader of `epoch`. References wholly below go, but
-    /// for `newest`; what `ManifestView::dropped_by` names belongs into the drop log of the same transaction (rule G2).
+    /// for `newest`; what `ManifestView::dropped_by` names belongs into the drop log of the same transaction (rule G2), and says how far one
+    /// transaction may go.
     ///
     /// Panics if `to` is below `log_start`: it never goes back.
     #[must_use]

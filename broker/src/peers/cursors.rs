@@ -1,7 +1,7 @@
 //! Where the pushes of one lane stand: a cursor for each partition, and which of them have something to say. Nothing else waits.
 
 use millpond_core::replica::{Cursor, Placed, PushHead};
-use millpond_log::{Offset, PartitionId};
+use millpond_log::{LeaderEpoch, Offset, PartitionId};
 use std::collections::{HashMap, VecDeque};
 
 /// One partition on its way to one follower.
@@ -103,9 +103,16 @@ impl Cursors {
         self.enqueue(partition);
     }
 
-    /// Notes what the follower acknowledged to a cursor. The partition, if the cursor is the one that goes on.
-    pub(super) fn acked(&mut self, partition: PartitionId, nonce: u64, end: Offset) -> Option<Pushing> {
-        let known = self.held.get_mut(&partition).filter(|known| known.cursor.nonce == nonce)?;
+    /// Notes what the follower acknowledged to a cursor of this office: each counts its own. The partition, if it is the one that goes on.
+    pub(super) fn acked(
+        &mut self,
+        partition: PartitionId,
+        office: LeaderEpoch,
+        nonce: u64,
+        end: Offset,
+    ) -> Option<Pushing> {
+        let goes_on = |known: &&mut Pushing| (known.head.epoch, known.cursor.nonce) == (office, nonce);
+        let known = self.held.get_mut(&partition).filter(goes_on)?;
         known.acked = known.acked.max(Some(end));
         Some(*known)
     }
@@ -130,7 +137,7 @@ mod tests {
     use millpond_core::records::Leader;
     use millpond_log::batch::{BatchBuilder, NewRecord};
     use millpond_log::codec::Codec;
-    use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Rid, TimestampMs, TopicId, WalGen};
+    use millpond_log::{BrokerId, Incarnation, Rid, TimestampMs, TopicId, WalGen};
 
     fn partition(index: u32) -> PartitionId {
         PartitionId { topic: TopicId(1), index }
@@ -209,10 +216,13 @@ mod tests {
         let mut cursors = Cursors::default();
         cursors.follow(partition(0), cursor(1, 5), head(0), Offset(5));
         turns(&mut cursors);
-        assert_eq!(cursors.acked(partition(0), 1, Offset(5)).and_then(|pushing| pushing.acked), Some(Offset(5)));
-        assert_eq!(cursors.acked(partition(0), 1, Offset(4)).and_then(|pushing| pushing.acked), Some(Offset(5)));
+        let office = LeaderEpoch(4);
+        let mut acked = |office, end| cursors.acked(partition(0), office, 1, Offset(end)).map(|pushing| pushing.acked);
+        assert_eq!(acked(office, 5), Some(Some(Offset(5))));
+        assert_eq!(acked(office, 4), Some(Some(Offset(5))));
+        assert_eq!(acked(LeaderEpoch(3), 9), None, "to the first cursor of an office before");
         cursors.follow(partition(0), cursor(2, 3), head(0), Offset(5));
-        assert_eq!(cursors.acked(partition(0), 1, Offset(5)), None, "of a cursor that is no more");
+        assert_eq!(cursors.acked(partition(0), office, 1, Offset(5)), None, "of a cursor that is no more");
         assert!(cursors.goes_on(partition(0), 2) && !cursors.goes_on(partition(0), 1));
         let (_, pushing) = cursors.next().expect("at once");
         assert_eq!((pushing.cursor.from, pushing.acked), (Offset(3), None));

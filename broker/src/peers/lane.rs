@@ -517,7 +517,7 @@ impl Lane {
                 Answer::Said { partition, reply } => {
                     self.tell(partition, Input::Reply(reply));
                     if let Said::Matched { end } = reply.said
-                        && let Some(pushing) = self.cursors.acked(partition, reply.nonce, end)
+                        && let Some(pushing) = self.cursors.acked(partition, reply.epoch, reply.nonce, end)
                         && matches!(self.kind, Kind::CatchUp)
                     {
                         self.consider_leaving(partition, pushing);

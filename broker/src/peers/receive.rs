@@ -12,7 +12,7 @@ use crate::partitions::messages::ShardMsg;
 use crate::wal::WalPermit;
 use futures::Stream;
 use millpond_core::replica::Push;
-use millpond_log::{BrokerId, Incarnation, PartitionId, Rid};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, PartitionId, Rid};
 use millpond_proto::internal::replication_server::Replication;
 use millpond_proto::internal::{self as proto, AnswerFrame, PushFrame};
 use std::collections::{HashMap, VecDeque};
@@ -241,8 +241,9 @@ struct Intake {
     room: Vec<WalPermit>,
     /// Since when the WAL has no room.
     full_since: Option<Instant>,
-    /// Cursors of which a push was sent back: what follows it on them has lost its place.
-    sent_back: HashMap<PartitionId, u64>,
+    /// Cursors of which a push was sent back, by their office and nonce: what follows it on them has lost its place. Nonces begin anew with
+    /// each office, and a broker that is elected again pushes on the same stream.
+    sent_back: HashMap<PartitionId, (LeaderEpoch, u64)>,
 }
 
 impl Intake {
@@ -266,7 +267,7 @@ impl Intake {
     /// Hands the first push to its shard. Cancel safe: what it has got stays.
     async fn place(&mut self) {
         let Some((partition, push)) = self.waiting.front() else { return };
-        if self.sent_back.get(partition) == Some(&push.nonce) {
+        if self.sent_back.get(partition) == Some(&(push.head.epoch, push.nonce)) {
             self.waiting.pop_front();
             return;
         }
@@ -296,7 +297,7 @@ impl Intake {
             self.sent_back.remove(&partition);
         } else {
             // The leader pushes it again after a pause. What the leader says of itself is heard now.
-            self.sent_back.insert(partition, push.nonce);
+            self.sent_back.insert(partition, (push.head.epoch, push.nonce));
             let _ = self.answers.send(Answer::Unknown { partition, nonce: push.nonce });
             (room, push.batches) = (Vec::new(), Vec::new());
         }

@@ -34,6 +34,17 @@ pub(crate) enum CommitError {
     Producers(&'static str),
 }
 
+impl CommitError {
+    /// Whether the next partition would suffer from it too.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            CommitError::NoSession => true,
+            CommitError::Store(error) => !matches!(error, StoreError::Refused(_)),
+            CommitError::Busy | CommitError::Manifest(_) | CommitError::Root(_) | CommitError::Producers(_) => false,
+        }
+    }
+}
+
 /// How changes ended, in their order, and what all of them suffered from.
 pub(crate) struct Committed {
     pub(crate) outcomes: Vec<Outcome>,

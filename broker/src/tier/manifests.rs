@@ -14,6 +14,7 @@ use millpond_core::topic_config::millis;
 use millpond_log::manifest::{ManifestRoot, ManifestView, Retention};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{ErrorCode, Offset, PartitionId, TimestampMs};
+use millpond_metadata::store::TIER_DROPPED_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -109,11 +110,14 @@ impl Tierer {
             let led = &self.state.partitions[&partition];
             // A manifest that cannot be read now is read at the next look.
             let Some(start) = retention_start(&self.tiered, &self.wal, partition, led, now).await else { continue };
+            // One step: what is still too old then goes with the next look.
             if start > led.tiering.root().log_start
                 && let Err(error) = self.move_log_start(partition, start).await
             {
                 tracing::warn!(%partition, reason = storage_error(&error).message, "retention could not be applied; it is tried again");
-                return;
+                if error.is_shared() {
+                    return;
+                }
             }
         }
     }
@@ -142,7 +146,8 @@ impl Tierer {
         };
         match target {
             Ok(to) => {
-                self.state.cuts.push(CutWish { partition, to, until: clock::monotonic() + CUT_WAIT_MAX, done });
+                let until = clock::monotonic() + CUT_WAIT_MAX;
+                self.state.cuts.push(CutWish { partition, to, until, begun: false, done });
             }
             // The asker may have gone away.
             Err(error) => drop(done.send(Err(error))),
@@ -164,18 +169,26 @@ impl Tierer {
         }
     }
 
-    /// Moves the log starts that can be moved now.
+    /// Moves the log starts that can be moved now, each by a step. One that has further to go is looked at again at once, also when nobody
+    /// waits for it any more: what is asked for is done, or not begun.
     pub(super) async fn grant_cuts(&mut self) {
-        for wish in std::mem::take(&mut self.state.cuts) {
-            if wish.done.is_closed() {
+        for mut wish in std::mem::take(&mut self.state.cuts) {
+            if wish.done.is_closed() && !wish.begun {
                 continue;
             }
+            let before = self.log_start(wish.partition);
             let late = || {
                 let message = "the log start has not moved in time; it may still, so ask again";
                 ApiError::new(ErrorCode::KafkaStorageError, message).in_doubt()
             };
             let answer = match self.cut(wish.partition, wish.to).await {
                 Some(answer) => answer,
+                None if self.log_start(wish.partition) > before => {
+                    (wish.begun, wish.until) = (true, clock::monotonic() + CUT_WAIT_MAX);
+                    self.state.cuts_go_on = true;
+                    self.state.cuts.push(wish);
+                    continue;
+                }
                 None if clock::monotonic() < wish.until => {
                     self.state.cuts.push(wish);
                     continue;
@@ -187,8 +200,12 @@ impl Tierer {
         }
     }
 
-    /// Where the log starts then. `None` while another change of the manifest is under way, or it is not known how one ended, or a new
-    /// leader has yet to read the root (rule T8): then it is tried again.
+    fn log_start(&self, partition: PartitionId) -> Option<Offset> {
+        self.state.partitions.get(&partition).map(|led| led.tiering.root().log_start)
+    }
+
+    /// Where the log starts then. `None` while it has further to go, or another change of the manifest is under way, or it is not known how one
+    /// ended, or a new leader has yet to read the root (rule T8): then it is tried again.
     async fn cut(&mut self, partition: PartitionId, to: Offset) -> Option<Result<Offset, ApiError>> {
         let Some(led) = self.state.partitions.get(&partition) else { return Some(Err(not_leader())) };
         if led.tiering.office().is_none() {
@@ -206,7 +223,8 @@ impl Tierer {
         (start >= to).then_some(Ok(start))
     }
 
-    /// Durable metadata first, deletion later (rule C1, case C7).
+    /// Moves the log start towards `to`, as far as one change of the manifest may drop objects. Durable metadata first, deletion later (rule
+    /// C1, case C7).
     async fn move_log_start(&mut self, partition: PartitionId, to: Offset) -> Result<(), CommitError> {
         let now_ms = self.now_ms();
         let led = &self.state.partitions[&partition];
@@ -214,9 +232,10 @@ impl Tierer {
             return Err(CommitError::Busy);
         }
         let mut view = ManifestView::new(ManifestRoot::clone(led.tiering.root()));
-        let dropped = self.tiered.ask(&mut view, |view| view.dropped_by(to)).await.map_err(CommitError::Manifest)?;
+        let dropped = self.tiered.ask(&mut view, |view| view.dropped_by(to, TIER_DROPPED_MAX)).await;
+        let dropped = dropped.map_err(CommitError::Manifest)?;
         let led = self.state.partitions.get_mut(&partition).expect("only this task takes partitions away");
-        let change = led.tiering.advance(to, &dropped);
+        let change = led.tiering.advance(&dropped);
         self.apply(vec![change]).await
     }
 }

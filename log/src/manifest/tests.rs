@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const PARTITION: PartitionId = PartitionId { topic: TopicId(0x1234_5678_9abc_def0_1122_3344_5566_7788), index: 3 };
 
 /// So small that a few dozen segments make several levels.
+/// Objects that one step of a log start drops at most.
+const DROPPED_MAX: usize = 16;
+
 const TINY: RollLimits = RollLimits { inline_bytes_max: 320, inline_bytes_kept: 170, fanout: 3 };
 
 /// A partition's manifest, the bucket it rolls into, and the plain list that says what is right.
@@ -230,11 +233,21 @@ impl Model {
         assert!(manifests.clone().all(|object| self.bucket.contains_key(object)), "S10: referenced objects exist");
     }
 
-    /// Moves the log start and checks that what the move drops is what was referenced before and is not any more.
+    /// Moves the log start in steps, and checks each of them.
     fn advance(&mut self, to: Offset) {
+        while self.advance_within(to, DROPPED_MAX) < to {}
+    }
+
+    /// Moves the log start by one step and checks that what it drops is what was referenced before and is not any more. Where it is then.
+    fn advance_within(&mut self, to: Offset, objects_max: usize) -> Offset {
         let before = ask(&mut self.view, &self.bucket, ManifestView::references);
-        let dropped = ask(&mut self.view, &self.bucket, |view| view.dropped_by(to));
-        let root = self.view.root().advance_log_start(to, self.epoch);
+        let dropped = ask(&mut self.view, &self.bucket, |view| view.dropped_by(to, objects_max));
+        assert!(dropped.segments.len() + dropped.manifests.len() <= objects_max, "a step is bounded");
+        assert!(
+            dropped.to == to || dropped != Dropped { to: dropped.to, ..Dropped::default() },
+            "a step gets somewhere"
+        );
+        let root = self.view.root().advance_log_start(dropped.to, self.epoch);
         self.commit(root);
         let after = ask(&mut self.view, &self.bucket, ManifestView::references);
         let mut named: BTreeSet<ObjectKey> = dropped.segments.iter().map(|entry| entry.object).collect();
@@ -246,6 +259,7 @@ impl Model {
         let again: BTreeSet<ObjectKey> = named.intersection(&self.dropped).copied().collect();
         assert!(again.is_empty(), "what an earlier move dropped is named again: {again:?}");
         self.dropped.extend(named);
+        dropped.to
     }
 }
 
@@ -563,7 +577,7 @@ fn log_start_beyond_the_tiered_end_keeps_the_newest_segment() {
     model.check_references();
     // Uploads still begin at the tiered end; the snapshot moves on with them, and what it leaves is dropped.
     model.append(hourly(10));
-    let dropped = ask(&mut model.view, &model.bucket, |view| view.dropped_by(Offset(50_000_000)));
+    let dropped = ask(&mut model.view, &model.bucket, |view| view.dropped_by(Offset(50_000_000), DROPPED_MAX));
     assert_eq!(dropped.segments, [newest]);
 }
 
@@ -576,6 +590,40 @@ fn moves_through_a_rolled_manifest_drop_each_segment_once() {
     (0..24).for_each(|nth| model.advance(Offset(nth * 1_000_000 + 1)));
     assert_eq!(model.all.iter().filter(|entry| model.dropped.contains(&entry.object)).count(), 23);
     assert!(model.dropped.contains(&rolled.object));
+}
+
+/// Rule C1: what one transaction drops is bounded, and so is what it reads for that; a move that drops more is made in steps, which together
+/// drop what one would.
+#[test]
+fn a_long_move_of_the_log_start_is_made_in_steps_that_drop_and_read_little() {
+    let mut model = Model::new(TINY);
+    (0..300).for_each(|nth| model.append(hourly(nth)));
+    let end = model.view.root().tiered_end;
+    let at_once = ask(&mut model.view, &model.bucket, |view| view.dropped_by(end, usize::MAX));
+    assert_eq!((at_once.to, at_once.segments.len()), (end, 299));
+    let mut steps = Vec::new();
+    while steps.last() != Some(&end) {
+        let mut fresh = ManifestView::new(model.view.root().clone());
+        let dropped = ask(&mut fresh, &model.bucket, |view| view.dropped_by(end, DROPPED_MAX));
+        let read = fresh.root().rolled().iter().map(|rolled| loaded(&fresh, rolled)).sum::<usize>();
+        assert!(read <= 2 * DROPPED_MAX, "{read} manifests were read for one step");
+        let to = model.advance_within(end, DROPPED_MAX);
+        assert_eq!(to, dropped.to);
+        steps.push(to);
+    }
+    assert!(steps.is_sorted() && steps.len() > 300 / DROPPED_MAX, "{steps:?}");
+    let mut named: BTreeSet<ObjectKey> = at_once.segments.iter().map(|entry| entry.object).collect();
+    named.extend(at_once.manifests.iter().map(|rolled| rolled.object));
+    assert_eq!(model.dropped, named);
+}
+
+/// How many manifests at and below a reference are loaded.
+fn loaded(view: &ManifestView, rolled: &RolledRef) -> usize {
+    let Some(node) = view.node(rolled) else { return 0 };
+    match node.items() {
+        NodeItems::Segments(_) => 1,
+        NodeItems::Manifests(below) => 1 + below.iter().map(|rolled| loaded(view, rolled)).sum::<usize>(),
+    }
 }
 
 /// Kafka's arithmetic: a segment goes when what is newer has the size, or when its age is over the limit, not at it.

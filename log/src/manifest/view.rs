@@ -4,7 +4,7 @@
 //! in with `load`, and asks again. So nothing here waits, and a partition whose readers stay near its end loads nothing.
 
 use super::entry::{Cover, RolledRef, SegmentEntry, Span};
-use super::node::{ManifestNode, NodeItems};
+use super::node::{LEVEL_MAX, ManifestNode, NodeItems};
 use super::{ManifestError, ManifestRoot};
 use crate::epochs::EpochStart;
 use crate::ids::{Offset, TimestampMs};
@@ -51,11 +51,17 @@ pub struct Retention {
 /// Objects that a new log start takes out of the manifest: for the drop log (rule G2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
+    /// The new log start.
+    pub to: Offset,
     /// Segments, oldest first. The object of a bundle may hold live segments of other partitions.
     pub segments: Vec<SegmentEntry>,
     /// Rolled manifests.
     pub manifests: Vec<RolledRef>,
 }
+
+/// Fewest objects that a step of the log start may be bound to: with a segment go the manifests of all levels that end with it, and perhaps
+/// the one that was the newest when the log start passed it.
+const DROPPED_LEAST: usize = LEVEL_MAX as usize + 2;
 
 /// An item met on a walk.
 enum Item<'a> {
@@ -244,11 +250,17 @@ impl ManifestView {
         }
     }
 
-    /// What leaves the manifest when `log_start` moves to `to`: for the drop log of that transaction (rule G2). Leaves out
-    /// `newest`, which stays referenced (rule P5); what earlier moves dropped is not named again. A segment that was `newest`
+    /// What leaves the manifest when `log_start` moves towards `to` (rule C1), in one step that drops at most `objects_max` objects: for the drop log
+    /// of that transaction (rule G2), whose records are bounded. Where more has to go the step ends after the last segment that it drops, and the
+    /// next one goes on from there.
+    ///
+    /// Leaves out `newest`, which stays referenced (rule P5); what earlier moves dropped is not named again. A segment that was `newest`
     /// when the log start passed it is named while it is in the root; once rolled, it is an orphan for the daily collection.
-    pub fn dropped_by(&self, to: Offset) -> Lookup<Dropped> {
-        let mut dropped = Dropped::default();
+    ///
+    /// Panics if `objects_max` is below `DROPPED_LEAST`: the step would not get anywhere.
+    pub fn dropped_by(&self, to: Offset, objects_max: usize) -> Lookup<Dropped> {
+        assert!(objects_max >= DROPPED_LEAST, "a step drops {DROPPED_LEAST} objects at least, not {objects_max}");
+        let (mut segments, mut manifests) = (Vec::new(), Vec::new());
         let newest = self.root.tiered_end;
         // Segments of the root stay there until they are dropped; those in manifests were dropped by the move that passed them.
         let rolled_before = |entry: &SegmentEntry| entry.end <= self.root.log_start && entry.end <= self.inline_base();
@@ -257,11 +269,13 @@ impl ManifestView {
             let span = item.span();
             match item {
                 _ if span.base >= to => return ControlFlow::Break(()),
+                // Enough: what lies behind this one is of a later step, and is not read for this one.
+                Item::Segment(_) if segments.len() > objects_max => return ControlFlow::Break(()),
                 Item::Segment(entry) if span.end <= to && span.end != newest && !rolled_before(entry) => {
-                    dropped.segments.push(entry.clone());
+                    segments.push(entry.clone());
                 }
                 Item::Manifest(rolled) if span.end <= to && span.end > self.root.log_start => {
-                    dropped.manifests.push(rolled.clone());
+                    manifests.push(rolled.clone());
                 }
                 _ => {}
             }
@@ -269,7 +283,7 @@ impl ManifestView {
         });
         match walked {
             ControlFlow::Break(Stop::Need(rolled)) => Lookup::Need(rolled),
-            _ => Lookup::Found(dropped),
+            _ => Lookup::Found(Dropped { to, segments, manifests }.within(objects_max, self.root.log_start)),
         }
     }
 
@@ -355,6 +369,24 @@ fn visit_segments<'a, T>(
     visit: &mut impl FnMut(Item<'a>) -> ControlFlow<T>,
 ) -> ControlFlow<T> {
     entries.iter().map(Item::Segment).try_for_each(visit)
+}
+
+impl Dropped {
+    /// As much of it as is no more than `objects_max` objects, from the oldest on. A manifest goes with its last segment. What was
+    /// uploaded below `log_start` lies there already.
+    fn within(mut self, objects_max: usize, log_start: Offset) -> Dropped {
+        let ends = self.segments.iter().map(|entry| entry.end).chain(self.manifests.iter().map(|rolled| rolled.end));
+        let mut ends: Vec<Offset> = ends.collect();
+        ends.sort_unstable();
+        if let Some(beyond) = ends.get(objects_max) {
+            let fits = |end: &&Offset| *end < beyond;
+            self.to = *ends.iter().rev().find(fits).expect("few objects end at the same offset");
+            self.segments.retain(|entry| entry.end <= self.to);
+            self.manifests.retain(|rolled| rolled.end <= self.to);
+            self.to = self.to.max(log_start);
+        }
+        self
+    }
 }
 
 impl Item<'_> {

@@ -49,7 +49,7 @@ fn root_holds(root: &ManifestRoot) {
                 let _ = (entry.bytes(), entry.index_bytes());
             }
         });
-        let _ = (view.find_time(TimestampMs(0), offset), view.find_max_timestamp(offset), view.dropped_by(offset));
+        let _ = (view.find_time(TimestampMs(0), offset), view.find_max_timestamp(offset), view.dropped_by(offset, 256));
     }
     for (age_ms_max, size_max) in [(None, Some(0)), (Some(0), None), (Some(i64::MAX), Some(u64::MAX))] {
         for now in [i64::MIN, 0, i64::MAX] {

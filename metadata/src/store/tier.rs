@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Largest tier root, in bytes. In a drop record it is spelled in hexadecimal, and has to stay below 64 KiB there (rule Z5).
 pub const TIER_ROOT_BYTES_MAX: usize = 24 << 10;
 
-/// Most objects that one commit drops: their keys have to fit one record of 64 KiB. Move the log's start in steps.
+/// Most objects that one commit drops: their keys have to fit one record of 64 KiB. A log's start that drops more is moved in steps.
 pub const TIER_DROPPED_MAX: usize = 256;
 
 /// A partition's tier root, as stored.
@@ -103,7 +103,7 @@ impl Store {
     /// epoch of the same transaction (rule G2). Cancel safe: a dropped call equals `Unknown`.
     ///
     /// # Errors
-    /// Per commit: `Unavailable`; `Refused` for all if one is over a limit.
+    /// Per commit: `Unavailable`; `Refused` if it is over a limit, which keeps nobody else's from being sent.
     pub async fn commit_tier(&self, actor: &Session, commits: &[TierCommit]) -> Vec<Result<TierOutcome, StoreError>> {
         let gc_epoch = if commits.iter().all(|commit| commit.dropped.is_empty()) {
             None
@@ -113,12 +113,15 @@ impl Store {
                 Err(error) => return commits.iter().map(|_| Err(error.clone())).collect(),
             }
         };
-        if let Some(reason) = commits.iter().find_map(oversized) {
-            return commits.iter().map(|_| Err(StoreError::Refused(reason.clone()))).collect();
-        }
-        let transitions = commits.iter().map(|commit| self.tier_commit(actor, commit, gc_epoch)).collect();
-        let answers = self.run_batched(transitions).await;
-        answers.into_iter().map(|answer| answer.map(TierOutcome::from)).collect()
+        let refused: Vec<Option<String>> = commits.iter().map(oversized).collect();
+        let sent = commits.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        let transitions = sent.map(|(commit, _)| self.tier_commit(actor, commit, gc_epoch)).collect();
+        let mut answers = self.run_batched(transitions).await.into_iter();
+        let mut answer = || answers.next().expect("each transition is answered").map(TierOutcome::from);
+        refused
+            .into_iter()
+            .map(|refused| refused.map_or_else(&mut answer, |reason| Err(StoreError::Refused(reason))))
+            .collect()
     }
 
     fn tier_commit(&self, actor: &Session, commit: &TierCommit, gc_epoch: Option<u64>) -> Transition {

@@ -662,7 +662,7 @@ async fn objects_of_an_old_gc_epoch_are_not_committed() {
 async fn drops_enter_the_log_with_their_commit() {
     let Cluster { store, .. } = cluster().await;
     let session = register(&store, 1).await;
-    create(&store, &session, "t", 1, 1).await;
+    create(&store, &session, "t", 1, 2).await;
     let dropping = |base, root: &str, dropped: &[&str]| TierCommit {
         dropped: dropped.iter().map(|&object| object.to_owned()).collect(),
         objects_gc_epoch: None,
@@ -685,8 +685,14 @@ async fn drops_enter_the_log_with_their_commit() {
     committed(store.forget_drops(&session, &old).await[0].as_ref().expect("up"));
     assert_eq!(names(2).await, [(1, "c".to_owned())]);
     let too_many = vec!["x"; 257];
-    let refused = store.commit_tier(&session, &[dropping(revision, "3", &too_many)]).await;
-    assert!(matches!(refused[0], Err(StoreError::Refused(_))), "{refused:?}");
+    let newest = store.tier_root(partition(1, 0)).await.expect("up").expect("committed").revision;
+    let other = |root| commit(1, 1, Revision::ABSENT, root);
+    let answers = store.commit_tier(&session, &[dropping(newest, "3", &too_many), other("1")]).await;
+    assert!(matches!(answers[0], Err(StoreError::Refused(_))), "{answers:?}");
+    assert!(
+        matches!(answers[1], Ok(TierOutcome::Committed { .. })),
+        "another partition's is not kept back: {answers:?}"
+    );
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use millpond_core::controller::Controller;
 use millpond_core::records::PartitionRecord;
 use millpond_core::replica::{Appended, Input, Live, Mark, Now, Output, Proposal, PushReply, Refusal, Token};
 use millpond_core::replica::{Cursor, Fault, Push};
+use millpond_log::manifest::ManifestRoot;
 use millpond_log::object_key::{GcEpoch, ObjectKey};
 use millpond_log::{BrokerId, Incarnation, Offset, PartitionId, Rid};
 use std::collections::BTreeMap;
@@ -45,6 +46,12 @@ pub(crate) struct Running {
     /// What was found in the WAL, until the replicas are opened.
     pub(crate) recovered: Option<BTreeMap<PartitionId, Log>>,
     pub(crate) slots: BTreeMap<PartitionId, Slot>,
+    /// Replicas that are being opened while it runs.
+    pub(crate) opening: BTreeMap<PartitionId, Placing>,
+    /// Replicas that are to be given up, with what the store said of that.
+    pub(crate) leaving: BTreeMap<PartitionId, Option<bool>>,
+    /// The newest mark of any replica that was ever open.
+    pub(crate) newest_mark: Mark,
     /// Handed to the WAL and not written; then written and not synced.
     queue: Vec<(PartitionId, Record, Option<Mark>)>,
     unsynced: Option<BTreeMap<PartitionId, Mark>>,
@@ -54,6 +61,14 @@ pub(crate) struct Running {
     pub(crate) sweep: Sweep,
     /// The collection's epoch as last read: names of new objects carry it (rule T2).
     pub(crate) gc_epoch: GcEpoch,
+}
+
+/// How far a replica is that is being opened.
+pub(crate) enum Placing {
+    /// Its manifest is asked for.
+    Asks,
+    /// Its manifest was read, and its bucket is being read.
+    Reads { root: Rc<ManifestRoot>, revision: u64 },
 }
 
 /// A term of office as controller (rule E8).
@@ -132,7 +147,10 @@ impl Node {
                     None
                 }
                 Output::Follow(Cursor { to, nonce, from, prev_epoch }) => {
-                    slot.cursors.insert(to, slot::SimCursor { nonce, next: from, prev_epoch });
+                    // Whoever is not alive has no link.
+                    if running.image.sessions.contains_key(&to) {
+                        slot.cursors.insert(to, slot::SimCursor { nonce, next: from, prev_epoch });
+                    }
                     None
                 }
                 Output::Unfollow(to) => {
@@ -165,6 +183,7 @@ impl Node {
             };
             if let Some((record, mark)) = written {
                 assert!(slot.log.apply(&record), "the WAL is dense");
+                running.newest_mark = running.newest_mark.max(mark);
                 running.queue.push((partition, record, Some(mark)));
             }
         }
@@ -175,6 +194,7 @@ impl Node {
     /// Hands a record to the WAL, with whom to tell if anybody waits for it.
     pub(crate) fn note(&mut self, partition: PartitionId, record: Record, mark: Option<Mark>) {
         if let Some(running) = &mut self.running {
+            running.newest_mark = running.newest_mark.max(mark.unwrap_or_default());
             running.queue.push((partition, record, mark));
         }
     }
@@ -237,6 +257,9 @@ impl Running {
             told: 0,
             recovered: None,
             slots: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            newest_mark: Mark(0),
             queue: Vec::new(),
             unsynced: None,
             term: None,

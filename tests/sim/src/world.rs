@@ -4,6 +4,7 @@ pub(crate) mod actions;
 mod control;
 mod faults;
 mod office;
+mod placing;
 mod tell;
 mod tier;
 mod unclean;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const SEEDS: u64 = 300;
 
 /// Seeds that are run every time where topics ask for unclean elections (rule E7).
-const UNCLEAN_SEEDS: u64 = 200;
+const UNCLEAN_SEEDS: u64 = 400;
 
 /// Seeds in which a missing rule has to show.
 const GATE_SEEDS: u64 = 1_000;

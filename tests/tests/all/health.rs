@@ -3,8 +3,10 @@
 use millpond_proto::v1;
 use millpond_proto::v1::log_client::LogClient;
 use millpond_sdk::{Admin, Client, NewTopic, Producer, ProducerConfig, ProducerRecord};
-use millpond_tests::http::get;
+use millpond_tests::http::{get, metric};
 use millpond_tests::process::{Dev, DevOptions, Server};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a state may take to show.
@@ -66,6 +68,61 @@ async fn a_broker_that_recovers_is_alive_and_not_ready() {
     starting.wait_until_ready();
     assert_eq!(status(&http, "/readyz").await, (200, "ready\n".to_owned()));
     assert!(status(&http, "/metrics").await.1.contains("\nmillpond_broker_ready 1\n"));
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("it is there") {
+        let path = entry.expect("it can be read").path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.insert(path);
+        }
+    }
+    found
+}
+
+/// Rule G4: what is missing in object storage keeps its partition from being served, until it is there again, and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_serves_what_it_can_though_a_segment_is_missing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut options = DevOptions::new(folder.path());
+    let dev = Dev::start(&options);
+    options.ports = dev.ports();
+    let client = Client::connect(&dev.grpc).await.expect("the broker is up");
+    let admin = Admin::new(&client);
+    let produce = async |topic: &str| {
+        let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+        let sent = producer.send(ProducerRecord::new(topic).value("x")).await.expect("there is room").await;
+        producer.close().await;
+        sent.expect("acknowledged").offset.expect("it was")
+    };
+    let objects = folder.path().join("objects");
+    let mut segments = Vec::new();
+    for topic in ["lost", "whole"] {
+        admin.create_topic(NewTopic::new(topic)).await.expect("the topic is new");
+        produce(topic).await;
+        let before = files(&objects);
+        admin.flush_topic(topic).await.expect("it is uploaded");
+        segments.push(files(&objects).difference(&before).cloned().collect::<Vec<PathBuf>>());
+    }
+    let http = dev.http.clone();
+    dev.kill();
+
+    let [ref segment] = segments[0][..] else { panic!("{segments:?}") };
+    let aside = folder.path().join("aside");
+    std::fs::rename(segment, &aside).expect("nobody holds it");
+    std::fs::remove_dir_all(folder.path().join("broker-0/cache")).expect("there is a cache");
+    let mut starting = Server::spawn(&mut options.command());
+    starting.wait_until_ready();
+    assert_eq!(produce("whole").await.0, 1);
+    assert_eq!(metric(&http, "millpond_partitions").await, 1.0);
+    std::fs::rename(&aside, segment).expect("nobody holds it");
+    let opened = async { while metric(&http, "millpond_partitions").await < 2.0 {} };
+    tokio::time::timeout(PATIENCE, opened).await.expect("it is opened once it can be read");
+    assert_eq!(produce("lost").await.0, 1, "and goes on where it was");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,6 +25,7 @@ mod health;
 mod kafka;
 mod kill_loop;
 mod localstack;
+mod log_starts;
 mod loss;
 mod many_partitions;
 mod metrics;

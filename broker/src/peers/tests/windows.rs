@@ -5,8 +5,8 @@ use crate::peers::caller::Dialer;
 use crate::peers::proof::Prover;
 use crate::peers::receive::WINDOW_BYTES;
 use crate::peers::{FRAME_BYTES, Peer, wire};
-use millpond_core::replica::Acks;
-use millpond_log::{BrokerId, Incarnation, Offset, Rid, WalGen};
+use millpond_core::replica::{Acks, Cursor, PushHead};
+use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, Rid, WalGen};
 use millpond_proto::internal::introduction_server::{Introduction, IntroductionServer};
 use millpond_proto::internal::replication_server::{Replication, ReplicationServer};
 use millpond_proto::internal::{self as proto, PushFrame};
@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -122,7 +123,7 @@ fn assign_with(one: &Node, two: &Node, three: &Peer, index: u32) {
     use millpond_core::replica::{Assignment, Input, Live};
     let record = PartitionRecord {
         leader: Some(Leader { rid: one.peer.rid, inc: one.peer.inc }),
-        epoch: millpond_log::LeaderEpoch(1),
+        epoch: LeaderEpoch(1),
         isr: vec![one.peer.rid, two.peer.rid],
         elr: Vec::new(),
         replicas: vec![BrokerId(1), BrokerId(2), BrokerId(3)],
@@ -139,6 +140,25 @@ fn assign_with(one: &Node, two: &Node, three: &Peer, index: u32) {
     }
 }
 
+/// A stream of pushes from one node to another that is the test's own.
+async fn stream(from: &Node, to: &Node) -> (mpsc::Sender<PushFrame>, Streaming<proto::AnswerFrame>) {
+    let prover = Prover::new(secret().expect("there is one"), CLUSTER.to_owned());
+    let dialer = Dialer { me: from.id(), prover, tls: None };
+    let address = to.peer.address.clone().expect("it has a door");
+    let caller = dialer.call(to.id(), &address).await.expect("it is served");
+    let (frames, outgoing) = mpsc::channel(1);
+    let hello = proto::Hello {
+        format: wire::FORMAT,
+        cluster: CLUSTER.to_owned(),
+        from: Some(wire::replica_out(from.peer.rid, from.peer.inc)),
+        to: Some(wire::replica_out(to.peer.rid, to.peer.inc)),
+    };
+    frames.try_send(PushFrame { hello: Some(hello), pushes: Vec::new() }).expect("the channel is new");
+    let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
+    let answers = caller.client().replicate(caller.request(outgoing)).await.expect("it is taken on").into_inner();
+    (frames, answers)
+}
+
 /// A shard that stands still: what waits for it is bounded by the window, and the leader is stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_does() {
@@ -152,33 +172,14 @@ async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_d
         acknowledged(vec![leader.produce(partition(0), batch(256 << 10, salt), Acks::All)]).await;
     }
     node.open(partition(0));
-    let dialer =
-        Dialer { me: BrokerId(2), prover: Prover::new(secret().expect("there is one"), CLUSTER.to_owned()), tls: None };
-    let address = node.peer.address.clone().expect("it has a door");
-    let caller = dialer.call(BrokerId(1), &address).await.expect("it is served");
-    let (frames, outgoing) = tokio::sync::mpsc::channel(1);
-    let hello = proto::Hello {
-        format: wire::FORMAT,
-        cluster: CLUSTER.to_owned(),
-        from: Some(wire::replica_out(leader.peer.rid, leader.peer.inc)),
-        to: Some(wire::replica_out(node.peer.rid, node.peer.inc)),
-    };
+    let (frames, mut answers) = stream(&leader, &node).await;
     let log = leader.log(partition(0)).await;
-    let head = millpond_core::replica::PushHead {
-        epoch: millpond_log::LeaderEpoch(1),
-        leader: millpond_core::records::Leader { rid: leader.peer.rid, inc: leader.peer.inc },
-        unclean_epoch: None,
-        hw: Offset(0),
-        log_start: Offset(0),
-        tiered_end: Offset(0),
-    };
+    let head = leader.head();
     let pushing = tokio::spawn(async move {
-        let first = PushFrame { hello: Some(hello), pushes: Vec::new() };
-        let _ = frames.send(first).await;
         let mut prev_epoch = None;
         for placed in log {
             let from = placed.batch.base_offset();
-            let cursor = millpond_core::replica::Cursor { to: BrokerId(1), nonce: 1, from, prev_epoch };
+            let cursor = Cursor { to: BrokerId(1), nonce: 1, from, prev_epoch };
             prev_epoch = Some(placed.batch.leader_epoch());
             let push = wire::push_out(partition(0), &cursor, &head, Offset(0), vec![placed]);
             if frames.send(PushFrame { hello: None, pushes: vec![push] }).await.is_err() {
@@ -187,8 +188,6 @@ async fn a_broker_whose_disk_stands_still_holds_one_window_and_goes_on_when_it_d
         }
         std::future::pending::<()>().await;
     });
-    let stream = tokio_stream::wrappers::ReceiverStream::new(outgoing);
-    let mut answers = caller.client().replicate(caller.request(stream)).await.expect("it is taken on").into_inner();
     // Full: what the window holds, and no byte more.
     let window = || node.metric("millpond_peer_window_bytes") as usize;
     let full = async {
@@ -266,6 +265,56 @@ async fn a_follower_whose_wal_is_full_goes_on_when_its_leader_has_tiered() {
     };
     tokio::time::timeout(PATIENCE, drained).await.expect("it goes on");
     assert!(two.wal.bounds(partition(0)).is_some_and(|(start, _)| start > Offset(0)), "it was full");
+    for node in [one, two] {
+        node.end().await;
+    }
+}
+
+/// Each office counts its cursors anew, and may push on the stream of an earlier one: what that was sent back means nothing to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_wal_sent_back_to_an_office_keeps_nothing_from_a_later_one_on_the_same_stream() {
+    let store = store().await;
+    let mut one = Node::start(1, &store).await;
+    let mut two = Node::start_as(2, &store, Settings { wal_bytes: 24 << 20, ..Settings::default() }).await;
+    one.open(partition(0));
+    two.open(partition(0));
+    assign(partition(0), &[&one], 1, &[&one], 1);
+    acknowledged(vec![one.produce(partition(0), batch(256 << 10, 1), Acks::All)]).await;
+    let log = one.log(partition(0)).await;
+    let size = log[0].batch.size();
+    let mut taken = Vec::new();
+    let fills = async {
+        let mut again = tokio::time::interval(Duration::from_millis(5));
+        while two.wal.usage().free_bytes >= size as u64 {
+            taken.extend(two.wal.reserve(size));
+            again.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, fills).await.expect("it is full");
+    let (frames, mut answers) = stream(&one, &two).await;
+    let push = |epoch| {
+        let head = PushHead { epoch: LeaderEpoch(epoch), ..one.head() };
+        let cursor = Cursor { to: BrokerId(2), nonce: 1, from: Offset(0), prev_epoch: None };
+        let push = wire::push_out(partition(0), &cursor, &head, Offset(0), log.clone());
+        PushFrame { hello: None, pushes: vec![push] }
+    };
+    let mut said = async |wanted: proto::answer::Said| {
+        let heard = async {
+            loop {
+                let frame = answers.message().await.expect("the stream is whole").expect("it goes on");
+                if frame.answers.iter().any(|answer| answer.nonce == 1 && answer.said.as_ref() == Some(&wanted)) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, heard).await.unwrap_or_else(|_| panic!("it says {wanted:?}"));
+    };
+    frames.send(push(1)).await.expect("it goes on");
+    said(proto::answer::Said::Unknown(true)).await;
+    // There is room again, and the same broker is elected again.
+    taken.clear();
+    frames.send(push(3)).await.expect("it goes on");
+    said(proto::answer::Said::Matched(1)).await;
     for node in [one, two] {
         node.end().await;
     }

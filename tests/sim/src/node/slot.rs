@@ -82,6 +82,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) lost: Option<LeaderEpoch>,
     /// It holds all that was committed (S5).
     pub(crate) complete: bool,
+    /// Those of the replicas that were open before.
+    pub(crate) marks: Mark,
     pub(crate) rules: Rules,
 }
 
@@ -89,7 +91,7 @@ impl Slot {
     /// Assembles a replica from what WAL and manifest hold, as a broker does (rules R1, P4, R12, S9). The second is what the WAL
     /// has to be told.
     pub(crate) fn open(opening: Opening<'_>, bucket: &Bucket) -> Result<(Slot, Option<(Record, Mark)>), String> {
-        let Opening { rid, root, revision, in_wal, lost, complete, rules } = opening;
+        let Opening { rid, root, revision, in_wal, lost, complete, marks, rules } = opening;
         let (partition, tiered_end) = (root.partition, root.tiered_end);
         let mut epochs = bucket::epochs(root);
         let tiered = bucket.state(root)?;
@@ -116,7 +118,7 @@ impl Slot {
         let newest = epochs.last().map_or(LeaderEpoch(0), |last| last.epoch).max(root.epoch);
         let newest = newest.max(lost.unwrap_or_default());
         let epoch_seen = if rules.uphold(Rule::EpochPersisted) { log.epoch_seen.max(newest) } else { newest };
-        let replica = Replica::new(Recovered {
+        let mut replica = Replica::new(Recovered {
             rid,
             epoch_seen,
             log_start: root.log_start,
@@ -133,7 +135,7 @@ impl Slot {
             commit_before_trim: rules.uphold(Rule::TrimAfterCommit),
             collect_by_epoch: rules.uphold(Rule::ObjectsExpire),
         };
-        let mut replica = replica;
+        replica.begin_marks_behind(marks);
         let reset = reset.map(|reset| (reset, replica.start_over()));
         let exposed = replica.visible().hw;
         let root = Arc::new(root.clone());

@@ -31,6 +31,7 @@ pub(crate) enum Action {
     Collect,
     Consume,
     Start,
+    GetOn,
     HealWire,
     BumpGc,
     Retain,
@@ -58,7 +59,7 @@ pub(crate) enum Action {
 }
 
 /// The usual weight of each, and whether it is a fault, or an order of somebody, which a run may go without. In the enum's order.
-pub(crate) const ACTIONS: [(Action, u32, bool); 44] = [
+pub(crate) const ACTIONS: [(Action, u32, bool); 45] = [
     (Action::Deliver, 360, false),
     (Action::Produce, 24, false),
     (Action::Sync, 70, false),
@@ -79,6 +80,7 @@ pub(crate) const ACTIONS: [(Action, u32, bool); 44] = [
     (Action::Collect, 8, true),
     (Action::Consume, 8, false),
     (Action::Start, 16, false),
+    (Action::GetOn, 30, false),
     (Action::HealWire, 6, false),
     (Action::BumpGc, 3, true),
     (Action::Retain, 3, true),
@@ -106,7 +108,7 @@ pub(crate) const ACTIONS: [(Action, u32, bool); 44] = [
 ];
 
 /// What happens when nothing goes wrong any more.
-pub(super) const HEALTHY: [Action; 26] = [
+pub(super) const HEALTHY: [Action; 27] = [
     Action::Deliver,
     Action::Deliver,
     Action::Deliver,
@@ -132,6 +134,7 @@ pub(super) const HEALTHY: [Action; 26] = [
     Action::Upload,
     Action::Resend,
     Action::Start,
+    Action::GetOn,
     Action::Consume,
 ];
 
@@ -173,6 +176,7 @@ impl World {
             Action::Collect => self.collect(node),
             Action::Consume => self.consume(node)?,
             Action::Start => self.start(node, faults)?,
+            Action::GetOn => self.get_on(node)?,
             Action::HealWire => self.heal_wire(),
             Action::BumpGc => {
                 self.etcd.gc_epoch.0 += 1;
@@ -210,6 +214,7 @@ impl World {
             let mut slots = running.slots.values();
             match action {
                 Action::Start => running.inc.is_none(),
+                Action::GetOn => !running.opening.is_empty() || !running.leaving.is_empty(),
                 Action::Sync => at.wal_waits() != (false, false),
                 Action::Watch => running.told < newest && at.stalled_until <= self.now_ms,
                 Action::Control => control.is_none_or(|control| control == *node),
@@ -318,10 +323,18 @@ impl World {
     fn reconnect(&mut self, node: usize) -> Result<bool, String> {
         let to = self.rng.below(self.nodes.len());
         let to = self.nodes[to].id;
-        for partition in self.held(node) {
-            self.step(node, partition, Input::Reconnected(to))?;
-        }
+        self.tell_reconnected(node, to)?;
         Ok(true)
+    }
+
+    /// A link asks only for what it has been told to push.
+    fn tell_reconnected(&mut self, node: usize, to: BrokerId) -> Checked {
+        for partition in self.held(node) {
+            if self.nodes[node].slot(partition).is_some_and(|slot| slot.cursors.contains_key(&to)) {
+                self.step(node, partition, Input::Reconnected(to))?;
+            }
+        }
+        Ok(())
     }
 
     /// No way leads to a broker, another thinks, rightly or not (rule I6).
@@ -339,9 +352,7 @@ impl World {
             self.give_up_upload(node);
             self.give_up_commit(node)?;
             for to in 0..self.nodes.len() {
-                for partition in self.held(node) {
-                    self.step(node, partition, Input::Reconnected(self.nodes[to].id))?;
-                }
+                self.tell_reconnected(node, self.nodes[to].id)?;
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use crate::node::{Opening, Running, Slot};
 use millpond_core::loss::{Standing, standing};
 use millpond_core::replica::Input;
 use millpond_core::rules::Rule;
+use millpond_log::manifest::ManifestRoot;
 use millpond_log::{Incarnation, LeaderEpoch, PartitionId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -102,7 +103,7 @@ impl World {
             None => self.place(node)?,
         }
         for partition in self.held(node) {
-            self.step(node, partition, Input::Session(Some(inc)))?;
+            self.begin_session(node, partition)?;
             if let Some(wanted) = image.min_isr.get(&partition) {
                 self.step(node, partition, Input::MinIsr(*wanted))?;
             }
@@ -116,7 +117,8 @@ impl World {
         let image = self.etcd.image();
         for (partition, (record, _)) in &image.records {
             if record.replicas.contains(&id) {
-                self.open(node, &image, *partition, recovered.remove(partition))?;
+                let (root, revision) = self.etcd.roots[partition].clone();
+                self.open(node, &image, *partition, recovered.remove(partition), &root, revision)?;
             }
         }
         for partition in recovered.into_keys() {
@@ -125,17 +127,26 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn open(&mut self, node: usize, image: &Image, partition: PartitionId, in_wal: Option<Log>) -> Checked {
+    /// Opens a replica from what the WAL holds, and the manifest as it was read.
+    pub(super) fn open(
+        &mut self,
+        node: usize,
+        image: &Image,
+        partition: PartitionId,
+        in_wal: Option<Log>,
+        root: &ManifestRoot,
+        revision: u64,
+    ) -> Checked {
         let rid = self.nodes[node].rid();
         let (record, _) = &image.records[&partition];
         let stands = standing(record, rid, |broker| image.disks.get(&broker).copied());
-        let (root, revision) = &self.etcd.roots[&partition];
         // What a replica knew that was dropped here it hears again with its record, before anything else.
         let told = if in_wal.is_none() { record.epoch } else { LeaderEpoch(0) };
         let opening = Opening {
             rid,
             root,
-            revision: *revision,
+            revision,
+            marks: self.nodes[node].running.as_ref().expect("it opens replicas").newest_mark,
             in_wal,
             lost: (stands == Standing::Lost).then_some(record.epoch),
             complete: stands == Standing::Electable,
@@ -144,58 +155,29 @@ impl World {
         let (slot, reset) = Slot::open(opening, &self.bucket)?;
         self.history(partition).check_epoch(rid, slot.replica.visible().epoch.max(told))?;
         let running = self.nodes[node].running.as_mut().expect("it opens replicas");
-        running.slots.insert(partition, slot);
+        // Another would begin its log anew, and what this one has acknowledged be gone (S5).
+        if running.slots.insert(partition, slot).is_some() {
+            return Err(format!("S5 {partition} on {rid} is opened while it is open"));
+        }
         if let Some((reset, mark)) = reset {
             self.nodes[node].note(partition, reset, Some(mark));
         }
         Ok(())
     }
 
-    /// Opens and drops replicas as the image says; never because something is not there (rule K6).
-    fn place(&mut self, node: usize) -> Checked {
-        let id = self.nodes[node].id;
-        let running = self.nodes[node].running.as_ref().expect("it follows the store");
-        let image = Rc::clone(&running.image);
-        for (partition, (record, _)) in &image.records {
-            let (placed, held) = (record.replicas.contains(&id), self.nodes[node].slot(*partition).is_some());
-            if placed && !held {
-                self.open(node, &image, *partition, None)?;
-                let inc = self.nodes[node].live().map(|live| live.inc);
-                self.step(node, *partition, Input::Session(inc))?;
-                // A change that came while it had no replica is heard of now (rule I7).
-                if let Some(wanted) = image.min_isr.get(partition) {
-                    self.step(node, *partition, Input::MinIsr(*wanted))?;
-                }
-            } else if !placed && held {
-                self.leave(node, *partition)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives a replica up, unless the record names the broker again by now: it acknowledges nothing any more, and then the store is
-    /// asked (rule K6).
-    fn leave(&mut self, node: usize, partition: PartitionId) -> Checked {
-        let (id, inc) = (self.nodes[node].id, self.nodes[node].live().map(|live| live.inc));
-        // Whoever waits for a commit is told that it will not be seen here.
-        self.step(node, partition, Input::Session(None))?;
-        if self.etcd.record(partition).replicas.contains(&id) {
-            return self.step(node, partition, Input::Session(inc));
-        }
-        let running = self.nodes[node].running.as_mut().expect("it follows the store");
-        running.slots.remove(&partition);
-        self.nodes[node].note(partition, Record::Drop, None);
-        Ok(())
-    }
-
     fn assign_all(&mut self, node: usize) -> Checked {
         for partition in self.held(node) {
-            let image = Rc::clone(&self.nodes[node].running.as_ref().expect("it holds replicas").image);
-            if let Some(assignment) = image.assignment(partition) {
-                self.step(node, partition, Input::Assigned(assignment))?;
-            }
+            self.assign(node, partition)?;
         }
         Ok(())
+    }
+
+    pub(super) fn assign(&mut self, node: usize, partition: PartitionId) -> Checked {
+        let image = Rc::clone(&self.nodes[node].running.as_ref().expect("it holds replicas").image);
+        match image.assignment(partition) {
+            Some(assignment) => self.step(node, partition, Input::Assigned(assignment)),
+            None => Ok(()),
+        }
     }
 
     /// What changed in the store is on its way to a broker that watches: one revision after the other, or many at once.
@@ -222,6 +204,12 @@ impl World {
             return Ok(());
         }
         let before = std::mem::replace(&mut running.image, Rc::clone(&image));
+        // A link ends with the session that it leads to; the next knows of no cursor until it is told (rule L2).
+        for (to, session) in &image.sessions {
+            if before.sessions.get(to) != Some(session) {
+                running.slots.values_mut().for_each(|slot| slot.cursors.retain(|known, _| known != to));
+            }
+        }
         if live.is_some() && image.sessions.get(&id).copied() != live {
             self.lose_session(node)?;
         }

@@ -18,6 +18,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Objects that one change of a manifest drops at most: few, so that log starts move in steps.
+const DROPPED_MAX: usize = 16;
+
 /// The back-off's jitter.
 const JITTER: f64 = 0.5;
 
@@ -231,8 +234,9 @@ impl World {
         let to = Offset(start.0 + 1 + self.rng.below(most) as u64);
         let slot = self.nodes[node].slot_mut(partition).expect("it is held");
         let view = ManifestView::new(slot.tiering.root().as_ref().clone());
-        let Lookup::Found(dropped) = view.dropped_by(to) else { unreachable!("the root holds every entry") };
-        let change = slot.tiering.advance(to, &dropped);
+        let dropped = view.dropped_by(to, DROPPED_MAX);
+        let Lookup::Found(dropped) = dropped else { unreachable!("the root holds every entry") };
+        let change = slot.tiering.advance(&dropped);
         self.commit(node, partition, change);
         Ok(true)
     }

@@ -95,7 +95,6 @@ impl World {
 
     /// Opens a replica again, from what its WAL holds and the manifest as it is now.
     fn reopen(&mut self, node: usize, partition: PartitionId) -> Checked {
-        let inc = self.nodes[node].live().map(|live| live.inc);
         // Whoever waits for a commit is told that it will not be seen here; and all that was handed to the WAL is written first.
         self.step(node, partition, Input::Session(None))?;
         while self.nodes[node].wal_waits() != (false, false) {
@@ -104,8 +103,9 @@ impl World {
         let running = self.nodes[node].running.as_mut().expect("it holds a replica");
         let image = Rc::clone(&running.image);
         let slot = running.slots.remove(&partition).expect("it is held");
-        self.open(node, &image, partition, Some(slot.log))?;
-        self.step(node, partition, Input::Session(inc))?;
+        let (root, revision) = self.etcd.roots[&partition].clone();
+        self.open(node, &image, partition, Some(slot.log), &root, revision)?;
+        self.begin_session(node, partition)?;
         if let Some(wanted) = image.min_isr.get(&partition) {
             self.step(node, partition, Input::MinIsr(*wanted))?;
         }

@@ -177,7 +177,9 @@ impl World {
                 let (from, to) = (self.index(push.head.leader.rid.broker), self.index(to));
                 // A full disk takes no batches: the stream stands still until there is room (rule W7).
                 let refused = !push.batches.is_empty() && self.nodes[to].full_until > self.now_ms;
-                if refused || self.cut.contains(&(from, to)) {
+                let leaves =
+                    self.nodes[to].running.as_ref().is_some_and(|running| running.leaving.contains_key(&partition));
+                if refused || leaves || self.cut.contains(&(from, to)) {
                     return Ok(());
                 }
                 self.step(to, partition, Input::Push(push))
