@@ -18,7 +18,7 @@ pub(super) struct Orders {
 impl Orders {
     /// Of a request that is answered within so many milliseconds. What is not done by then goes on, and nothing more is begun.
     pub(super) fn within(timeout_ms: i32) -> Orders {
-        Orders { deadline: Some(deadline(timeout_ms)), closed: None }
+        Orders { deadline: given(timeout_ms), closed: None }
     }
 
     /// Of a request that names no time.
@@ -62,6 +62,12 @@ impl Orders {
 /// When a request is answered that is given so long.
 pub(super) fn deadline(timeout_ms: i32) -> Instant {
     Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0))
+}
+
+/// When the client of an order is answered; `None` where it gives no time, as those do that leave it out: when it is done, which takes
+/// seconds at most.
+pub(super) fn given(timeout_ms: i32) -> Option<Instant> {
+    (timeout_ms > 0).then(|| deadline(timeout_ms))
 }
 
 /// The refusal in Kafka's words. That the metadata store cannot be used, or this broker has lost its session, is to an admin client as if
@@ -117,28 +123,27 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_that_takes_too_long_goes_on_and_no_other_is_begun() {
-        for timeout_ms in [1, 0, -1] {
-            let mut orders = Orders::within(timeout_ms);
-            let (go, gone) = tokio::sync::oneshot::channel::<()>();
-            let (tell, done) = tokio::sync::oneshot::channel();
-            let order = async move {
-                gone.await.expect("the test says when");
-                tell.send(()).expect("the test waits");
-                Ok(())
-            };
-            let late = orders.carry(order).await.expect_err("it waits for the test");
-            assert_eq!((late.code, late.maybe_done), (ErrorCode::RequestTimedOut, true));
-            let after = orders.carry(never()).await.expect_err("it is late");
-            assert_eq!((after.code, after.maybe_done), (ErrorCode::RequestTimedOut, false));
-            go.send(()).expect("it goes on");
-            done.await.expect("it is carried out");
-        }
+        let mut orders = Orders::within(1);
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let (tell, done) = tokio::sync::oneshot::channel();
+        let order = async move {
+            gone.await.expect("the test says when");
+            tell.send(()).expect("the test waits");
+            Ok(())
+        };
+        let late = orders.carry(order).await.expect_err("it waits for the test");
+        assert_eq!((late.code, late.maybe_done), (ErrorCode::RequestTimedOut, true));
+        let after = orders.carry(never()).await.expect_err("it is late");
+        assert_eq!((after.code, after.maybe_done), (ErrorCode::RequestTimedOut, false));
+        go.send(()).expect("it goes on");
+        done.await.expect("it is carried out");
     }
 
     #[tokio::test]
     async fn without_a_time_an_order_is_waited_for() {
-        let mut orders = Orders::patient();
-        let mut waiting = std::pin::pin!(orders.carry(pending::<Result<(), ApiError>>()));
-        assert!(futures::poll!(&mut waiting).is_pending());
+        for mut orders in [Orders::patient(), Orders::within(0), Orders::within(-1)] {
+            let mut waiting = std::pin::pin!(orders.carry(pending::<Result<(), ApiError>>()));
+            assert!(futures::poll!(&mut waiting).is_pending());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments and ListPartitionReassignments: replicas are moved, moves are given up, and those under way are told.
 
 use super::metadata::node_ids;
-use super::orders::{deadline, told};
+use super::orders::{given, told};
 use super::throttle::throttle_ms;
 use super::topics::brokers;
 use super::wire::{requests, responses};
@@ -91,7 +91,7 @@ pub(super) async fn alter(
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
     let AlterPartitionReassignmentsRequest { timeout_ms, allow_replication_factor_change, topics: asked } = request;
-    let deadline = deadline(timeout_ms);
+    let deadline = given(timeout_ms);
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(asked.len());
     for MovedTopic { name, partitions } in asked {
@@ -99,7 +99,11 @@ pub(super) async fn alter(
         let moves = partitions.into_iter().map(async |MovedPartition { index, replicas }| {
             let late = || ApiError::new(ErrorCode::RequestTimedOut, "the move may still be decided").in_doubt();
             let decided = decide(broker, topic, index, replicas, allow_replication_factor_change);
-            (index, timeout_at(deadline, decided).await.unwrap_or_else(|_| Err(late())).map_err(told))
+            let decided = match deadline {
+                Some(deadline) => timeout_at(deadline, decided).await.unwrap_or_else(|_| Err(late())),
+                None => decided.await,
+            };
+            (index, decided.map_err(told))
         });
         let moved: Vec<(i32, Result<(), ApiError>)> = stream::iter(moves).buffered(DECIDED_AT_ONCE).collect().await;
         let result = |(index, moved): (i32, Result<(), ApiError>)| match moved {
