@@ -212,6 +212,7 @@ async fn a_loss_that_is_accepted_with_too_few_in_sync_holds_up_no_change_of_a_to
     lose_what_is_in_sync(&mut fleet, &client).await;
     fleet.kill(0);
     fleet.kill(2);
+    fleet.wait_until("one is left", |cluster, _| cluster.brokers.len() == 1).await;
     let said = succeed_at(&fleet.grpc(1), &["partition", "accept-loss", "orders:0", "--yes"], b"");
     assert!(said.contains("it goes on at offset 30"), "{said}");
     succeed_at(&fleet.grpc(1), &["topic", "alter", TOPIC, "--set", "min.insync.replicas=1"], b"");
