@@ -509,7 +509,10 @@ impl Fleet {
         };
         (opening.lost, opening.complete) = ((stands == Standing::Lost).then_some(epoch), stands == Standing::Electable);
         let broker = self.broker.clone();
-        self.opening.spawn(async move { (partition, broker.open_again(opening).await) });
+        self.opening.spawn(async move {
+            broker.pause().await;
+            (partition, broker.open_again(opening).await)
+        });
     }
 
     /// A topic is not served: it is not there yet, or is being deleted. Frames go only with its tombstone (rules K6, S14).
@@ -591,29 +594,36 @@ impl Fleet {
                     view: None,
                     known_end: Offset(0),
                 };
-                match self.broker.try_open(opening).await? {
+                let mut tried = self.broker.try_open(opening).await?;
+                // While the object store is away, this broker waits (case S1).
+                while let Tried::Unread { opening, lasting: false } = tried {
+                    self.broker.pause().await;
+                    tried = self.broker.open_again(opening).await?;
+                }
+                match tried {
                     Tried::Open(opened) => {
                         is_there |= tiered;
                         self.note_opened(id, topic.name.as_str(), opened);
                     }
-                    Tried::Unread { opening, lasting } => unread.push((id, opening, lasting)),
+                    Tried::Unread { opening, .. } => unread.push((id, opening)),
                 }
             }
         }
-        // While the object store is away, this broker waits (case S1). What is missing or damaged there keeps nobody else waiting.
-        while unread.iter().any(|(.., lasting)| !lasting) || !is_there && !unread.is_empty() {
-            for (id, opening, _) in std::mem::take(&mut unread) {
+        // What is missing or damaged there keeps nobody else waiting; unless all of it is, which is to be away as well.
+        while !unread.is_empty() && !is_there {
+            self.broker.pause().await;
+            for (id, opening) in std::mem::take(&mut unread) {
                 let topic_name = opening.topic_name.clone();
                 match self.broker.open_again(opening).await? {
                     Tried::Open(opened) => {
                         is_there = true;
                         self.note_opened(id, &topic_name, opened);
                     }
-                    Tried::Unread { opening, lasting } => unread.push((id, opening, lasting)),
+                    Tried::Unread { opening, .. } => unread.push((id, opening)),
                 }
             }
         }
-        for (id, opening, _) in unread {
+        for (id, opening) in unread {
             tracing::error!(partition = %id, "what object storage has of it cannot be read; the others are served without it");
             self.local.insert(id, None);
             self.try_again(id, opening);

@@ -122,9 +122,13 @@ impl Broker {
         Ok(Tried::Open(Opened { local: Local { shard, view }, lost }))
     }
 
-    /// Tries again after a while, by the manifest as it is then: what the one before named may be gone (rule G4).
-    pub(crate) async fn open_again(&self, mut opening: Box<Opening>) -> Result<Tried, StartError> {
+    /// Lets some time pass before what could not be read is tried again.
+    pub(crate) async fn pause(&self) {
         tokio::time::sleep(self.inner().config.tier_interval).await;
+    }
+
+    /// Tries again, by the manifest as it is now: what the one before named may be gone (rule G4).
+    pub(crate) async fn open_again(&self, mut opening: Box<Opening>) -> Result<Tried, StartError> {
         let partition = opening.root.value.partition;
         // A store that does not answer now may the next time.
         if let Ok(stored) = self.inner().store.tier_root(partition).await {
