@@ -1,10 +1,11 @@
 //! Real etcd servers of a test's own: on free loopback ports and in a temporary folder, killed, stopped and started again at
 //! will, and ended when dropped. It knows nothing of what is stored in them.
 
+use crate::ports::free_ports;
 use crate::tools::Tool;
 use serde_json::{Value, json};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -111,10 +112,8 @@ impl EtcdCluster {
     fn prepare(tool: Tool, size: usize, host: Ipv4Addr, tls: Option<&Certificates>) -> Result<EtcdCluster, String> {
         let program = tool.find()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
-        // Held together, so that no two are the same.
-        let held: Vec<TcpListener> =
-            (0..2 * size).map(|_| TcpListener::bind((host, 0)).expect("the address has a free port")).collect();
-        let ports: Vec<u16> = held.iter().map(|held| held.local_addr().expect("it is bound").port()).collect();
+        let first = free_ports(host, 2 * size);
+        let ports: Vec<u16> = (first..).take(2 * size).collect();
         let peer = |index: usize| format!("http://{host}:{}", ports[2 * index + 1]);
         let names: Vec<String> = (0..size).map(|index| format!("m{index}={}", peer(index))).collect();
         let scheme = if tls.is_some() { "https" } else { "http" };

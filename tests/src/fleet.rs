@@ -3,6 +3,7 @@
 
 use crate::etcd::EtcdCluster;
 use crate::http;
+use crate::ports::free_ports;
 use crate::process::binary;
 use crate::s3::S3;
 use crate::tools::Tool;
@@ -31,9 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often is looked.
 const POLL: Duration = Duration::from_millis(20);
-
-/// Where servers listen: below the ports that the system gives to connections, so that a broker which is down finds its own free.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Where the metadata are.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +146,7 @@ impl Fleet {
         ];
         let own = own.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
         let arguments = own.chain(options.arguments.iter().cloned()).collect();
-        let first = free_ports(3 * options.brokers);
+        let first = free_ports(Ipv4Addr::LOCALHOST, 3 * options.brokers);
         let ports = (first..).step_by(3).map(|port| [port, port + 1, port + 2]);
         let members = ports.take(options.brokers).map(|ports| Member { ports, child: None, stopped: false }).collect();
         let mut fleet = Fleet { members, metadata, s3, arguments, tls: options.tls.clone(), dir };
@@ -167,7 +165,7 @@ impl Fleet {
 
     /// Adds a broker, which does not run yet; its number, which is its id.
     pub fn grow(&mut self) -> usize {
-        let first = free_ports(3);
+        let first = free_ports(Ipv4Addr::LOCALHOST, 3);
         let ports = [first, first + 1, first + 2];
         self.members.push(Member { ports, child: None, stopped: false });
         self.size() - 1
@@ -499,17 +497,5 @@ impl Drop for Served {
         self.stop.cancel();
         // If it panicked, it has said so.
         let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-/// The first of `count` free ports in a row, below those that the system gives to connections.
-#[must_use]
-pub fn free_ports(count: usize) -> u16 {
-    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    loop {
-        let first = rand::random_range(PORTS);
-        if (first..).take(count).all(free) {
-            return first;
-        }
     }
 }

@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod gate;
 pub mod http;
 pub mod otlp;
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod s3;

@@ -16,10 +16,11 @@ use millpond_sdk::{
     RebalanceListener, Revoked, Subscription, TopicId, TopicPartition,
 };
 use millpond_tests::broker::{TestBroker, config};
-use millpond_tests::fleet::free_ports;
 use millpond_tests::gate::Gate;
+use millpond_tests::ports::free_ports;
 use object_store::memory::InMemory;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -43,7 +44,7 @@ impl Pond {
 
     /// One that is reached through a gate alone.
     async fn gated() -> (Pond, Gate) {
-        let port = free_ports(1);
+        let port = free_ports(Ipv4Addr::LOCALHOST, 1);
         let gate = Gate::start(port).await;
         let pond = Pond::start_with(|config| {
             config.grpc.bind.set_port(port);

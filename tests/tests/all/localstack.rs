@@ -1,10 +1,11 @@
 //! The fleets under `localstack/`: the script brings one up without a container engine, and the compose file says what brokers read.
 
 use millpond_sdk::{Admin, Client, NewTopic, Producer, ProducerConfig, ProducerRecord};
-use millpond_tests::fleet::free_ports;
+use millpond_tests::ports::free_ports;
 use millpond_tests::process::binary;
 use millpond_tests::tools::{Tool, repository, skip};
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -37,7 +38,7 @@ async fn the_script_brings_a_fleet_up_and_takes_it_down() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fleet");
-    let port = free_ports(12).to_string();
+    let port = free_ports(Ipv4Addr::LOCALHOST, 12).to_string();
     let _ends = Ends(&dir);
     let up = fleet(&dir, &["up", "--base-port", &port]);
     let ready = text(&up.stdout);
