@@ -146,7 +146,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     report_damage(&recovered);
     wal.measure(metrics.wal.clone());
     let objects: Arc<dyn ObjectStore> = Arc::new(Counted::new(components.objects, metrics.objects.clone()));
-    let bucket = Bucket::new(Arc::clone(&objects), &cluster_id);
+    let bucket = Bucket::new(Arc::clone(&objects), store.clone(), &cluster_id);
     check_bucket(&bucket).await?;
     let mut registrar = Registrar {
         store: store.clone(),
@@ -437,6 +437,7 @@ async fn check_bucket(bucket: &Bucket) -> Result<(), StartError> {
     let unreachable = match tokio::time::timeout(BUCKET_WAIT_MAX, bucket.check()).await {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(BucketError::Unreachable(error))) => error.to_string(),
+        Ok(Err(BucketError::Metadata(error))) => error.to_string(),
         Ok(Err(refused)) => return Err(refused.into()),
         Err(_) => "no answer in time".to_owned(),
     };

@@ -54,6 +54,7 @@ pub enum ShardKind {
 /// | `PendingOffsets` | `/op/{s:10}/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
 /// | `ShareState` | `/s/{group}/{uuid}/{n:10}` | a share partition's state |
 /// | `GroupSettings` | `/gset/{group}` | `GroupSettingsRecord` |
+/// | `Bucket` | `/bucket` | what the cluster's marker in its bucket says, as text (rule G5) |
 /// | `Loss` | `/loss/{uuid}/{n:10}/{epoch:10}` | what an operator accepted as lost |
 ///
 /// `{s:10}` of a group or a transactional id is the number of its coordinator shard, so that a shard is read as one.
@@ -86,6 +87,7 @@ pub enum Key {
     PendingOffsets { group: String, topic: TopicId, block: u32, producer: u64 },
     ShareState { group: String, partition: PartitionId },
     GroupSettings(String),
+    Bucket,
     Loss { partition: PartitionId, epoch: u32 },
 }
 
@@ -182,6 +184,7 @@ impl Keys {
             }
             Key::ShareState { group, partition } => to.word("s").free(group).partition(*partition),
             Key::GroupSettings(group) => to.word("gset").free(group),
+            Key::Bucket => to.word("bucket"),
             Key::Loss { partition, epoch } => to.word("loss").partition(*partition).padded(*epoch),
         }
         .finish()
@@ -297,6 +300,7 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
         },
         "s" => Key::ShareState { group: from.free()?, partition: from.partition()? },
         "gset" => Key::GroupSettings(from.free()?),
+        "bucket" => Key::Bucket,
         "loss" => Key::Loss { partition: from.partition()?, epoch: from.number()? },
         _ => return None,
     };

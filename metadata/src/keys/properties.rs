@@ -88,6 +88,7 @@ pub fn key_seeds() -> Vec<Seed> {
         Key::Offsets { group: group(), topic, block: 2 },
         Key::PendingOffsets { group: group(), topic, block: 2, producer: 1 << 40 },
         Key::ShareState { group: group(), partition },
+        Key::Bucket,
         Key::Loss { partition, epoch: 4 },
         Key::GroupSettings(group()),
     ];

@@ -52,6 +52,7 @@ fn keys_are_spelled_as_the_table_says() {
     let share = Key::ShareState { group: "g".to_owned(), partition: partition(1) };
     check(share, &format!("/s/g/{uuid}/0000000001"));
     check(Key::GroupSettings("a/b".to_owned()), "/gset/a%2Fb");
+    check(Key::Bucket, "/bucket");
     check(Key::Loss { partition: partition(1), epoch: 2 }, &format!("/loss/{uuid}/0000000001/0000000002"));
 }
 
