@@ -3,7 +3,7 @@
 //!
 //! Level by level from the watched image. It decides nothing, and writes nothing.
 
-use crate::alive::{Alive, live_session};
+use crate::alive::Alive;
 use crate::api::PartitionLoss;
 use crate::broker::Broker;
 use crate::carry::{Hand, Stopped};
@@ -13,6 +13,7 @@ use crate::loss::{self, DiskStory, Lost};
 use crate::manifests::decode_root;
 use crate::partitions::messages::ShardMsg;
 use crate::peers::Peer;
+use crate::purge::Purge;
 use crate::replicas::{Found, Opened, Opening, Tried, open_later};
 use crate::start_error::StartError;
 use crate::tier::TierRequest;
@@ -28,6 +29,7 @@ use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Follow, Image, Session, StoreError, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -60,6 +62,8 @@ pub(crate) struct Fleet {
     local: BTreeMap<PartitionId, Option<Local>>,
     /// Tasks of their own: whatever this one does, they go on.
     opening: JoinSet<(PartitionId, Result<Tried, StartError>)>,
+    /// What they open. Of one there is at most one.
+    being_opened: BTreeSet<PartitionId>,
     /// Replicas that are to be given up, and the questions whether they really are.
     leaving: BTreeSet<PartitionId>,
     asking: JoinSet<(PartitionId, bool)>,
@@ -78,6 +82,7 @@ pub(crate) struct Fleet {
     lost: BTreeMap<PartitionId, Arc<PartitionLoss>>,
     /// The disks that brokers had at the last look.
     disks: BTreeMap<BrokerId, WalGen>,
+    purge: Purge,
 }
 
 impl Fleet {
@@ -92,6 +97,7 @@ impl Fleet {
             follow,
             local: BTreeMap::new(),
             opening: JoinSet::new(),
+            being_opened: BTreeSet::new(),
             leaving: BTreeSet::new(),
             asking: JoinSet::new(),
             opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
@@ -102,6 +108,7 @@ impl Fleet {
             story,
             lost: BTreeMap::new(),
             disks: BTreeMap::new(),
+            purge: Purge::default(),
         };
         fleet.note_sessions();
         fleet.note_disks();
@@ -146,6 +153,7 @@ impl Fleet {
                 _ = look.tick() => {
                     self.fill_vacancies();
                     self.lead_forsaken();
+                    self.purge();
                     continue;
                 }
                 changed = self.follow.changed() => changed,
@@ -380,7 +388,7 @@ impl Fleet {
     fn handle(&self, id: PartitionId) -> PartitionHandle {
         let image = self.follow.image();
         let record = image.partitions.get(&id).map(|seen| &seen.value);
-        let mut placement = record.map_or_else(Placement::default, |record| placement(record, image));
+        let mut placement = record.map_or_else(Placement::default, |record| Placement::seen(record, image));
         // Whoever leads has everything that was committed, or what was given up as all of it.
         let loss = self.lost.get(&id).filter(|_| placement.leader.is_none()).cloned();
         if loss.is_some() {
@@ -454,6 +462,7 @@ impl Fleet {
     /// Has a replica opened, or opened again, when it is its turn.
     fn open(&mut self, id: PartitionId, topic_name: String, config: TopicConfig, open: Option<(Local, Found)>) {
         let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
+        self.being_opened.insert(id);
         self.opening.spawn(open_later(broker, id, topic_name, config, open, turns));
     }
 
@@ -463,6 +472,7 @@ impl Fleet {
         let mut next = Some(first);
         while let Some(joined) = next {
             let (partition, opened) = joined.expect("opening a replica does not panic, and nobody ends it");
+            self.being_opened.remove(&partition);
             if self.on_opened(partition, opened) {
                 topics.insert(partition.topic);
             }
@@ -509,6 +519,7 @@ impl Fleet {
         };
         (opening.lost, opening.complete) = ((stands == Standing::Lost).then_some(epoch), stands == Standing::Electable);
         let broker = self.broker.clone();
+        self.being_opened.insert(partition);
         self.opening.spawn(async move {
             broker.pause().await;
             (partition, broker.open_again(opening).await)
@@ -521,17 +532,27 @@ impl Fleet {
         if !self.follow.image().tombstones.contains_key(&id) {
             return;
         }
-        let first = PartitionId { topic: id, index: 0 };
-        let last = PartitionId { topic: id, index: u32::MAX };
-        let held: Vec<PartitionId> = self.local.range(first..=last).map(|(id, _)| *id).collect();
+        let all = all_of(id);
+        let held: Vec<PartitionId> = self.local.range(all.clone()).map(|(id, _)| *id).collect();
         for partition in held {
             self.local.remove(&partition);
             self.broker.drop_replica(partition);
         }
-        let lost: Vec<PartitionId> = self.lost.range(first..=last).map(|(id, _)| *id).collect();
+        let lost: Vec<PartitionId> = self.lost.range(all).map(|(id, _)| *id).collect();
         if !lost.is_empty() {
             self.lost.retain(|partition, _| partition.topic != id);
             self.forget_damage(lost);
+        }
+    }
+
+    /// Looks whether anything is left here of deleted topics (rule K6), also of replicas that could not be opened.
+    fn purge(&mut self) {
+        let (local, being_opened) = (&self.local, &self.being_opened);
+        let is_open = |topic| {
+            local.range(all_of(topic)).next().is_some() || being_opened.range(all_of(topic)).next().is_some()
+        };
+        for partition in self.purge.look(&self.broker, &self.follow, is_open) {
+            self.broker.drop_replica(partition);
         }
     }
 
@@ -639,6 +660,9 @@ impl Fleet {
             let elsewhere = image.partitions.get(&id).is_some_and(|seen| !seen.value.replicas.contains(&self.me()));
             if elsewhere || image.tombstones.contains_key(&id.topic) {
                 self.broker.drop_replica(id);
+            } else if !image.topics.contains_key(&id.topic) {
+                // Rule K6: not found is no fact. Nobody opens it, since ids are not used again.
+                tracing::warn!(partition = %id, "frames of a topic that is not known, nor known as deleted; they are kept, and not served");
             }
         }
         Ok(())
@@ -658,18 +682,12 @@ impl Fleet {
     }
 }
 
+/// What may be partitions of a topic.
+fn all_of(topic: TopicId) -> RangeInclusive<PartitionId> {
+    PartitionId { topic, index: 0 }..=PartitionId { topic, index: u32::MAX }
+}
+
 fn parse(topic: &TopicRecord) -> Result<TopicConfig, StartError> {
     TopicConfig::from_overrides(&topic.config)
         .map_err(|error| StartError::Topic { name: topic.name.to_string(), reason: error.to_string() })
-}
-
-/// What clients are told: a leader whose session is gone leads no longer, whatever the record still says (rule E1).
-fn placement(record: &PartitionRecord, image: &Image) -> Placement {
-    let leads = |seen: &Versioned<_>, leader: &millpond_core::records::Leader| {
-        let live = live_session(leader.rid.broker, seen);
-        (live.rid, live.inc) == (leader.rid, leader.inc)
-    };
-    let leader =
-        record.leader.filter(|leader| image.sessions.get(&leader.rid.broker).is_some_and(|seen| leads(seen, leader)));
-    Placement { leader: leader.map(|leader| leader.rid.broker), ..Placement::from(record) }
 }

@@ -132,6 +132,7 @@ fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic
     NewTopic {
         name: name.parse().expect("valid"),
         id: TopicId(id),
+        buried: Revision::ABSENT,
         replication_factor: 1,
         config: BTreeMap::new(),
         placements: vec![placement(session); partitions],
@@ -432,7 +433,6 @@ async fn deletion_leaves_a_tombstone_and_drops() {
     assert_eq!(store.topic_id(&record.value.name).await, Ok(None), "the name is free at once");
     let created = store.create_topic(&other, &topic("t", 2, 1, &other)).await.expect("up");
     assert!(matches!(created, CreateOutcome::Created { .. }), "{created:?}");
-    assert_eq!(store.remove_tombstone(&other, TopicId(1), |_| true).await, Ok(None), "not before the topic is gone");
     committed(&store.resume_deletion(&other, TopicId(1)).await.expect("up"));
 
     let image = store.load().await.expect("up");
@@ -447,15 +447,6 @@ async fn deletion_leaves_a_tombstone_and_drops() {
     let late = store.create_topic(&session, &topic("t1", 1, 1, &session)).await;
     assert_eq!(late, Ok(CreateOutcome::Conflict));
     assert_eq!(store.topic_id(&"t1".parse().expect("valid")).await, Ok(None));
-
-    // Rule K6: the tombstone stands until every holder has purged or is retired.
-    assert_eq!(image.tombstones[&TopicId(1)].value.holders, [session.rid]);
-    assert_eq!(store.remove_tombstone(&other, TopicId(1), |_| false).await, Ok(None));
-    committed(&store.note_purged(&session, TopicId(1)).await.expect("up"));
-    committed(&store.note_purged(&session, TopicId(1)).await.expect("idempotent"));
-    let removed = store.remove_tombstone(&other, TopicId(1), |_| false).await.expect("up").expect("all purged");
-    committed(&removed);
-    assert_eq!(store.tombstone(TopicId(1)).await, Ok(None));
 }
 
 /// The record after `session` won an election.
