@@ -40,6 +40,7 @@ mod secrets;
 mod settings;
 #[path = "../../../metadata/tests/all/shards.rs"]
 mod shards;
+mod slow_start;
 mod tidy;
 mod tls;
 mod traces;
