@@ -70,6 +70,7 @@ impl TestBrokers {
         config.rack = Some(format!("r{id}"));
         // Balance waits for a short calm, so that it happens while a test looks.
         config.controller.calm_ms = 1_000;
+        config.controller.bury_after_ms = 1_000;
         config.cluster_secret = Some(Secret::new(b"known to the brokers of this test").expect("it is long enough"));
         config
     }
@@ -95,7 +96,7 @@ impl TestBrokers {
     pub async fn start_one_with(&mut self, id: u32, change: impl FnOnce(&mut Config)) {
         let components = Components {
             metadata: Arc::new(self.metadata.clone()),
-            keys: Keys::for_cluster(CLUSTER),
+            keys: self.keys(),
             objects: Arc::clone(&self.objects),
             disk: (self.disks)(id),
         };
@@ -128,7 +129,13 @@ impl TestBrokers {
     /// Their metadata store.
     #[must_use]
     pub fn store(&self) -> Store {
-        Store::new(Arc::new(self.metadata.clone()), Keys::for_cluster(CLUSTER))
+        Store::new(Arc::new(self.metadata.clone()), self.keys())
+    }
+
+    /// How its keys are spelled.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        Keys::for_cluster(CLUSTER)
     }
 
     /// A broker's handle.

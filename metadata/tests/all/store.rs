@@ -95,7 +95,7 @@ impl Kv for Lossy {
     }
 }
 
-fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> Registration {
+pub(crate) fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> Registration {
     Registration {
         broker: BrokerId(broker),
         record: SessionRecord {
@@ -128,7 +128,7 @@ fn placement(session: &Session) -> Placement {
     Placement { replicas: vec![session.rid.broker], isr: vec![session.rid], leader: Some(leader(session)), min_isr: 1 }
 }
 
-fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic {
+pub(crate) fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic {
     NewTopic {
         name: name.parse().expect("valid"),
         id: TopicId(id),
@@ -146,7 +146,8 @@ pub(crate) async fn create(
     id: u128,
     partitions: usize,
 ) -> Versioned<TopicRecord> {
-    let created = store.create_topic(actor, &topic(name, id, partitions, actor)).await.expect("up");
+    let new = NewTopic { buried: store.buried().await.expect("up"), ..topic(name, id, partitions, actor) };
+    let created = store.create_topic(actor, &new).await.expect("up");
     assert!(matches!(created, CreateOutcome::Created { .. }), "{created:?}");
     store.topic(TopicId(id)).await.expect("up").expect("created")
 }
@@ -333,10 +334,10 @@ async fn creation_resumes_after_any_loss() {
 }
 
 /// Loses the transaction after `step` others.
-struct Stepped {
-    inner: Arc<Lossy>,
-    step: AtomicU32,
-    lose: u32,
+pub(crate) struct Stepped {
+    pub(crate) inner: Arc<Lossy>,
+    pub(crate) step: AtomicU32,
+    pub(crate) lose: u32,
 }
 
 impl Kv for Stepped {

@@ -43,6 +43,7 @@ mod shards;
 mod slow_start;
 mod tidy;
 mod tls;
+mod tombstones;
 mod traces;
 mod transaction_commands;
 mod transactions;
