@@ -565,9 +565,8 @@ impl Fleet {
     /// Looks whether anything is left here of deleted topics (rule K6), also of replicas that could not be opened.
     fn purge(&mut self) {
         let (local, being_opened) = (&self.local, &self.being_opened);
-        let is_open = |topic| {
-            local.range(all_of(topic)).next().is_some() || being_opened.range(all_of(topic)).next().is_some()
-        };
+        let is_open =
+            |topic| local.range(all_of(topic)).next().is_some() || being_opened.range(all_of(topic)).next().is_some();
         for partition in self.purge.look(&self.broker, &self.follow, is_open) {
             self.broker.drop_replica(partition);
         }

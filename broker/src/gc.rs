@@ -161,8 +161,5 @@ impl Left {
     }
 }
 
-
-
-
 #[cfg(test)]
 mod tests;

@@ -70,7 +70,10 @@ impl Registrar {
     /// Settles which replica this disk is, before anything of it is opened. One that is not the one that registered last takes another
     /// `wal_gen`, durably: it is another replica then (rules B1a, B4). Returns the incarnation that it carries from here on, and what did
     /// not fit.
-    pub(crate) async fn examine(&mut self, disk_inc: Incarnation) -> Result<(Incarnation, Option<String>), OfficeError> {
+    pub(crate) async fn examine(
+        &mut self,
+        disk_inc: Incarnation,
+    ) -> Result<(Incarnation, Option<String>), OfficeError> {
         loop {
             match self.store.examine_disk(&self.registration(disk_inc)).await {
                 Ok(Some(Registered::StaleDisk { reason })) => {

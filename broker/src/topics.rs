@@ -98,7 +98,8 @@ impl Broker {
         if topic.validate_only {
             return Ok(made(self.unseen(record.clone(), config)));
         }
-        let mut new = store::NewTopic { name, id, buried, replication_factor, config: topic.configs.clone(), placements };
+        let mut new =
+            store::NewTopic { name, id, buried, replication_factor, config: topic.configs.clone(), placements };
         loop {
             match self.inner().store.create_topic(&session, &new).await.map_err(|error| unavailable(&error))? {
                 CreateOutcome::Created { .. } => break,

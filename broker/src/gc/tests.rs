@@ -16,8 +16,8 @@ use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{NewTopic, Placement, Registered, Registration, Session, TierCommit, TierOutcome};
 use object_store::memory::InMemory;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result as StoreResult,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions, PutOptions,
+    PutPayload, PutResult, Result as StoreResult,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,10 +115,7 @@ async fn collector() -> (Collector, Session) {
         buried: Revision::ABSENT,
         replication_factor: 1,
         config: BTreeMap::new(),
-        placements: vec![
-            Placement { replicas: vec![BrokerId(1)], isr: vec![session.rid], leader, min_isr: 1 };
-            3
-        ],
+        placements: vec![Placement { replicas: vec![BrokerId(1)], isr: vec![session.rid], leader, min_isr: 1 }; 3],
     };
     store.create_topic(&session, &topic).await.expect("it is new");
     let objects: Arc<dyn ObjectStore> = Arc::new(Clinging { inner: InMemory::new(), stays: object(0) });

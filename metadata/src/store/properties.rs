@@ -5,8 +5,8 @@ use crate::kv::Revision;
 use bytes::Bytes;
 use millpond_core::records::{
     ClusterRecord, DiskRecord, DrainRecord, DropRecord, GroupSettingsRecord, Leader, LossRecord, PartitionRecord,
-    ProducerInstance, PurgedRecord, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord,
-    TransactionState,
+    ProducerInstance, PurgedRecord, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState,
+    TransactionRecord, TransactionState,
 };
 use millpond_log::testing::{Seed, decoding};
 use millpond_log::{

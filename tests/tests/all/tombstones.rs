@@ -151,14 +151,16 @@ async fn a_deleted_topic_is_forgotten_once_the_last_broker_has_come_back_and_dro
 
     let dead = [first, second];
     let down = [Missing::Broker(BrokerId(2))];
-    until("all others say that nothing is left", || async { (missing(&store, &dead).await == down).then_some(()) }).await;
+    until("all others say that nothing is left", || async { (missing(&store, &dead).await == down).then_some(()) })
+        .await;
     for topic in dead {
         assert!(store.tombstone(topic).await.expect("up").is_some(), "it waits for the broker that is down");
         assert_eq!(committed(&brokers, topic).await, None, "its offsets are forgotten");
     }
     brokers.start_one(2).await;
     for topic in dead {
-        until("its tombstone goes", || async { store.tombstone(topic).await.expect("up").is_none().then_some(()) }).await;
+        until("its tombstone goes", || async { store.tombstone(topic).await.expect("up").is_none().then_some(()) })
+            .await;
     }
     let third = write(&brokers, 3).await;
     for id in [0, 1, 2] {
