@@ -320,3 +320,6 @@ impl Broker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

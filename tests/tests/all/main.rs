@@ -47,3 +47,4 @@ mod tombstones;
 mod traces;
 mod transaction_commands;
 mod transactions;
+mod unusable;
