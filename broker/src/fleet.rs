@@ -432,23 +432,17 @@ impl Fleet {
             return;
         }
         tracing::debug!(partition = %id, "a replica is placed elsewhere");
-        if let Some(local) = open {
-            // A shard that is gone ends the broker.
-            let _ = local.shard.send(ShardMsg::Leave { partition: id, leaves: true });
-        }
+        self.tell_leave(id, true);
         let broker = self.broker.clone();
-        self.asking.spawn(async move {
-            loop {
-                match broker.inner().store.partition(id).await {
-                    // No record is no fact: its topic's tombstone will be one (rule K6).
-                    Ok(seen) => return (id, seen.is_none_or(|seen| seen.value.replicas.contains(&broker.id()))),
-                    Err(error) => {
-                        tracing::warn!(partition = %id, %error, "a partition's record cannot be read yet");
-                        tokio::time::sleep(RETRY).await;
-                    }
-                }
-            }
-        });
+        self.asking.spawn(async move { (id, is_placed(&broker, id).await) });
+    }
+
+    /// Tells a replica, if it is open, whether it is to be given up: it acknowledges nothing then.
+    fn tell_leave(&self, partition: PartitionId, leaves: bool) {
+        if let Some(Some(local)) = self.local.get(&partition) {
+            // A shard that is gone ends the broker.
+            let _ = local.shard.send(ShardMsg::Leave { partition, leaves });
+        }
     }
 
     /// What the store said of a replica that was to be given up.
@@ -459,9 +453,7 @@ impl Fleet {
             return;
         }
         if placed {
-            if let Some(local) = open {
-                let _ = local.shard.send(ShardMsg::Leave { partition: id, leaves: false });
-            }
+            self.tell_leave(id, false);
             return self.assign(id);
         }
         self.local.remove(&id);
@@ -514,7 +506,16 @@ impl Fleet {
                 // What was seen meanwhile.
                 self.tell_min_isr(partition);
                 self.judge(partition);
+                if self.leaving.contains(&partition) {
+                    self.tell_leave(partition, true);
+                }
                 self.assign(partition);
+                true
+            }
+            Ok(Tried::Elsewhere) => {
+                self.local.remove(&partition);
+                self.broker.drop_replica(partition);
+                // It may have been placed here again meanwhile.
                 true
             }
             Err(error) => {
@@ -527,16 +528,22 @@ impl Fleet {
         }
     }
 
-    /// Tries to open a replica again, as it stands by now, unless its topic was deleted meanwhile.
+    /// Tries to open a replica again, as it stands by now, unless its topic was deleted meanwhile, or it is placed elsewhere.
     fn try_again(&mut self, partition: PartitionId, mut opening: Box<Opening>) {
         let (Some((stands, epoch)), true) = (self.stands(partition), self.local.contains_key(&partition)) else {
             return;
         };
         (opening.lost, opening.complete) = ((stands == Standing::Lost).then_some(epoch), stands == Standing::Electable);
-        let broker = self.broker.clone();
+        let record = self.follow.image().partitions.get(&partition);
+        let leaves = record.is_some_and(|seen| !seen.value.replicas.contains(&self.me()));
+        let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
         self.being_opened.insert(partition);
         self.opening.spawn(async move {
             broker.pause().await;
+            if leaves && !is_placed(&broker, partition).await {
+                return (partition, Ok(Tried::Elsewhere));
+            }
+            let _turn = turns.acquire_owned().await.expect("it is never closed");
             (partition, broker.open_again(opening).await)
         });
     }
@@ -602,6 +609,20 @@ impl Fleet {
 /// What may be partitions of a topic.
 fn all_of(topic: TopicId) -> RangeInclusive<PartitionId> {
     PartitionId { topic, index: 0 }..=PartitionId { topic, index: u32::MAX }
+}
+
+/// Whether the store still names this broker in the record of a partition.
+async fn is_placed(broker: &Broker, id: PartitionId) -> bool {
+    loop {
+        match broker.inner().store.partition(id).await {
+            // No record is no fact: its topic's tombstone will be one (rule K6).
+            Ok(seen) => return seen.is_none_or(|seen| seen.value.replicas.contains(&broker.id())),
+            Err(error) => {
+                tracing::warn!(partition = %id, %error, "a partition's record cannot be read yet");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
 }
 
 fn parse(topic: &TopicRecord) -> Result<TopicConfig, StartError> {

@@ -56,6 +56,8 @@ pub(crate) enum Tried {
         /// Something is missing or damaged there, rather than out of reach.
         lasting: bool,
     },
+    /// It was placed on another broker meanwhile: it is not to be opened here.
+    Elsewhere,
 }
 
 impl Broker {

@@ -1,11 +1,13 @@
 //! How a broker comes up: every replica that is placed on it is opened before it has a session (rule B1).
 
-use super::{Fleet, RETRY, parse};
+use super::{Fleet, OPENED_AT_ONCE, RETRY, parse};
+use crate::broker::Broker;
 use crate::catalog::Topic;
 use crate::manifests::decode_root;
 use crate::replicas::{Opened, Opening, Tried};
 use crate::start_error::StartError;
 use crate::wal::{Recovered, RecoveredPartition};
+use futures::stream::{self, StreamExt};
 use millpond_core::loss::Standing;
 use millpond_core::records::{PartitionRecord, TopicRecord, TopicState};
 use millpond_log::{Incarnation, Offset, PartitionId};
@@ -27,7 +29,7 @@ impl Fleet {
         let topics = self.follow.image().topics.values();
         let topics: Vec<Versioned<TopicRecord>> =
             topics.filter(|seen| seen.value.state == TopicState::Active).cloned().collect();
-        let (mut unread, mut is_there) = (Vec::new(), false);
+        let mut openings = Vec::new();
         for seen in &topics {
             let topic = &seen.value;
             let config = parse(topic)?;
@@ -38,51 +40,32 @@ impl Fleet {
                     continue;
                 }
                 let (stands, epoch) = self.stands(id).expect("its record is there");
-                let root = decode_root(id, roots.get(&id))?;
-                let tiered = root.value.tiered_end > Offset(0);
-                let opening = Opening {
+                openings.push(Opening {
                     topic_name: topic.name.to_string(),
                     config: config.clone(),
-                    root,
+                    root: decode_root(id, roots.get(&id))?,
                     in_wal: in_wal.remove(&id).cloned(),
                     lost: (stands == Standing::Lost).then_some(epoch),
                     complete: stands == Standing::Electable,
                     view: None,
                     known_end: Offset(0),
-                };
-                let mut tried = self.broker.try_open(opening).await?;
-                // While the object store is away, this broker waits (case S1).
-                while let Tried::Unread { opening, lasting: false } = tried {
-                    self.broker.pause().await;
-                    tried = self.broker.open_again(opening).await?;
-                }
-                match tried {
-                    Tried::Open(opened) => {
-                        is_there |= tiered;
-                        self.note_opened(id, topic.name.as_str(), opened);
-                    }
-                    Tried::Unread { opening, .. } => unread.push((id, opening)),
-                }
+                });
             }
         }
-        // What is missing or damaged there keeps nobody else waiting; unless all of it is, which is to be away as well.
-        while !unread.is_empty() && !is_there {
-            self.broker.pause().await;
-            for (id, opening) in std::mem::take(&mut unread) {
-                let topic_name = opening.topic_name.clone();
-                match self.broker.open_again(opening).await? {
-                    Tried::Open(opened) => {
-                        is_there = true;
-                        self.note_opened(id, &topic_name, opened);
-                    }
-                    Tried::Unread { opening, .. } => unread.push((id, opening)),
+        let opened = openings.into_iter().map(|opening| open_at_start(&broker, opening));
+        let mut opened = stream::iter(opened).buffer_unordered(OPENED_AT_ONCE);
+        while let Some(opened) = opened.next().await {
+            let (id, topic_name, tried) = opened?;
+            match tried {
+                Tried::Open(opened) => self.note_opened(id, &topic_name, opened),
+                Tried::Elsewhere => {}
+                // What is missing or damaged there keeps nobody else waiting.
+                Tried::Unread { opening, .. } => {
+                    tracing::error!(partition = %id, "what object storage has of it cannot be read; the others are served without it");
+                    self.local.insert(id, None);
+                    self.try_again(id, opening);
                 }
             }
-        }
-        for (id, opening) in unread {
-            tracing::error!(partition = %id, "what object storage has of it cannot be read; the others are served without it");
-            self.local.insert(id, None);
-            self.try_again(id, opening);
         }
         for seen in topics {
             let topic = &seen.value;
@@ -131,4 +114,15 @@ impl Fleet {
         };
         let _ = tokio::time::timeout(CATCH_UP_MAX, caught_up).await;
     }
+}
+
+/// Opens a replica, or finds that object storage has not what it takes. While it is away, this broker waits (case S1).
+async fn open_at_start(broker: &Broker, opening: Opening) -> Result<(PartitionId, String, Tried), StartError> {
+    let (id, topic_name) = (opening.root.value.partition, opening.topic_name.clone());
+    let mut tried = broker.try_open(opening).await?;
+    while let Tried::Unread { opening, lasting: false } = tried {
+        broker.pause().await;
+        tried = broker.open_again(opening).await?;
+    }
+    Ok((id, topic_name, tried))
 }
