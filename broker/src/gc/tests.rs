@@ -126,7 +126,7 @@ async fn collector() -> (Collector, Session) {
     handle.begin(session, clock::boot());
     let cache = Cache::open(CacheOptions::default(), Arc::clone(&objects)).await.expect("it is in memory");
     let collector = Collector {
-        bucket: Bucket::new(Arc::clone(&objects), "c"),
+        bucket: Bucket::new(Arc::clone(&objects), store.clone(), "c"),
         store,
         session: handle,
         objects,
