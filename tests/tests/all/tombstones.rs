@@ -4,7 +4,7 @@ use millpond_broker::wal::disk::RealDisk;
 use millpond_broker::wal::{Wal, WalOptions};
 use millpond_log::{BrokerId, Incarnation, Rid, TopicId, WalGen};
 use millpond_metadata::keys::Key;
-use millpond_metadata::kv::{Kv, LeaseId, Txn, Write};
+use millpond_metadata::kv::{LeaseId, Txn, Write};
 use millpond_metadata::store::{Missing, Session, Store};
 use millpond_proto::v1::groups_client::GroupsClient;
 use millpond_proto::v1::{

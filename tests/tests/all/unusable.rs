@@ -5,7 +5,7 @@ use millpond_broker::wal::{Wal, WalOptions};
 use millpond_core::records::PartitionRecord;
 use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId, Rid, WalGen};
 use millpond_metadata::keys::Key;
-use millpond_metadata::kv::{Kv, Txn, Write};
+use millpond_metadata::kv::{Txn, Write};
 use millpond_sdk::{Admin, Client, NewTopic, Producer, ProducerConfig, ProducerRecord};
 use millpond_tests::brokers::TestBrokers;
 use object_store::memory::InMemory;
