@@ -34,6 +34,8 @@ async fn a_start_that_is_longer_than_a_lease_keeps_the_session_that_it_registere
     producer.close().await;
     Admin::new(&client).flush_topic(TOPIC).await.expect("the bucket is there");
     brokers.stop_one(0).await;
+    // It has to read what it led from the bucket.
+    std::fs::remove_dir_all(brokers.config(0).data_dir.join("cache")).expect("there is a cache");
 
     objects.config_mut(|config| config.wait_get_per_call = SLOW);
     let store = brokers.store();
