@@ -143,9 +143,7 @@ impl Bucket {
         }
         match others.pop() {
             None => Ok(places),
-            Some(theirs) if places.is_empty() => {
-                Err(BucketError::Another { theirs, ours: self.cluster.to_string() })
-            }
+            Some(theirs) if places.is_empty() => Err(BucketError::Another { theirs, ours: self.cluster.to_string() }),
             Some(theirs) => Err(BucketError::Contended { theirs, ours: self.cluster.to_string() }),
         }
     }

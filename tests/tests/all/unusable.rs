@@ -51,7 +51,8 @@ async fn a_replica_that_cannot_be_opened_again_is_not_served_and_keeps_what_it_h
     let next = PartitionRecord { leader: None, epoch, isr: vec![gone], ..seen };
     let value = serde_json::to_vec(&serde_json::json!({ "v": 1, "record": next })).expect("it is text");
     let root = keys.encode(&Key::TierRoot(partition));
-    let then = vec![Write::put(root.clone(), "no manifest"), Write::put(keys.encode(&Key::Partition(partition)), value)];
+    let then =
+        vec![Write::put(root.clone(), "no manifest"), Write::put(keys.encode(&Key::Partition(partition)), value)];
     store.kv().txn(Txn { then, ..Txn::default() }).await.expect("up");
     let given_up = async {
         while is_served(&brokers).await {
