@@ -55,7 +55,8 @@ impl Machine for Groups {
     }
 
     fn step(&mut self, now: Now, token: Token, request: Request) -> Made<Answer, Infallible> {
-        self.shard.step(now, token, request).into()
+        let proven = request.wants_proof();
+        Made { proven, ..self.shard.step(now, token, request).into() }
     }
 
     fn tick(&mut self, now: Now) -> Made<Answer, Infallible> {

@@ -14,6 +14,7 @@ mod control;
 mod controller;
 mod dev_fleet;
 mod disk_faults;
+mod ends_in_doubt;
 mod etcd;
 mod examples;
 mod fleet;
