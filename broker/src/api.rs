@@ -27,14 +27,21 @@ pub struct ApiError {
     pub maybe_done: bool,
     /// Who leads the partition, where that is why and another is known to.
     pub leader: Option<Box<CurrentLeader>>,
-    /// Place in its batch of the record that is to blame, from 0, where it is one by itself.
-    pub record: Option<u32>,
+    /// Places in their batch of the records that are to blame, from 0 and ascending, where it is they by themselves.
+    pub records: Vec<u32>,
 }
 
 impl ApiError {
     /// An error with its message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> ApiError {
-        ApiError { code, message: message.into(), retry_after: None, maybe_done: false, leader: None, record: None }
+        ApiError {
+            code,
+            message: message.into(),
+            retry_after: None,
+            maybe_done: false,
+            leader: None,
+            records: Vec::new(),
+        }
     }
 
     /// The same error, of a request that may have taken effect.

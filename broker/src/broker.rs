@@ -314,7 +314,7 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
 }
 
 fn refused(error: &BatchError) -> ApiError {
-    ApiError { record: error.record(), ..ApiError::new(error.code(), error.to_string()) }
+    ApiError { records: error.records().to_vec(), ..ApiError::new(error.code(), error.to_string()) }
 }
 
 fn timed_out(message: &str) -> ApiError {

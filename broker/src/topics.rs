@@ -234,7 +234,7 @@ impl Broker {
     }
 
     async fn delete(&self, topic: &TopicRef) -> Result<(), ApiError> {
-        let _one = self.inner().topic_changes.lock().await;
+        let one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         let session = self.session()?;
         loop {
@@ -245,6 +245,8 @@ impl Broker {
                 Outcome::Conflict | Outcome::Unknown => {}
             }
         }
+        // Other changes do not wait until this one is heard of here.
+        drop(one);
         let gone = self.inner().catalog.until(topic.record.id, |topic| topic.is_none());
         let _ = tokio::time::timeout(SERVED_WAIT_MAX, gone).await;
         Ok(())

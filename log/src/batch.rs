@@ -14,7 +14,7 @@ mod records;
 pub use admit::{Admitted, ProduceRules};
 pub use builder::{BatchBuilder, NewRecord};
 pub use control::{ProducerWrite, WriteKind};
-pub use error::BatchError;
+pub use error::{BatchError, SPOILT_RECORDS_MAX};
 pub use records::{Header, Record, Records};
 
 use crate::codec::Codec;
