@@ -88,20 +88,27 @@ def topics(admin, bootstrap):
     only(admin.create_partitions([NewPartitions(TOPIC, 3)], request_timeout=TIMEOUT))
     described = only(admin.describe_topics(TopicCollection([TOPIC]), request_timeout=TIMEOUT))
     expect("partitions", [partition.id for partition in described.partitions], [0, 1, 2])
+    brokers = sorted(admin.list_topics(timeout=TIMEOUT).brokers)
+    expect("leaders", sorted({partition.leader.id for partition in described.partitions}), brokers)
+    for partition in described.partitions:
+        expect("replicas", sorted(replica.id for replica in partition.replicas), brokers)
     again = admin.create_partitions([NewPartitions(TOPIC, 3)], request_timeout=TIMEOUT)
     expect("growing to the same", refused(again), "INVALID_PARTITIONS")
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(10):
-        producer.produce(TOPIC, str(number), partition=2)
+        for partition in range(3):
+            producer.produce(TOPIC, str(number), partition=partition)
     expect("records left in the producer's queue", producer.flush(TIMEOUT), 0)
-    deleted = only(admin.delete_records([TopicPartition(TOPIC, 2, 4)], request_timeout=TIMEOUT))
-    expect("low watermark", deleted.low_watermark, 4)
+    deleted = admin.delete_records([TopicPartition(TOPIC, partition, 4) for partition in range(3)], request_timeout=TIMEOUT)
+    expect("low watermarks", [cut.result(TIMEOUT).low_watermark for cut in deleted.values()], [4] * 3)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    expect("watermarks", consumer.get_watermark_offsets(TopicPartition(TOPIC, 2), TIMEOUT), (4, 10))
+    for partition in range(3):
+        expect("watermarks", consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), TIMEOUT), (4, 10))
     consumer.close()
-    specs = {TopicPartition(TOPIC, 2): OffsetSpec.earliest()}
-    expect("earliest", only(admin.list_offsets(specs, request_timeout=TIMEOUT)).offset, 4)
-    # Whoever leads is the only replica.
+    specs = {TopicPartition(TOPIC, partition): OffsetSpec.earliest() for partition in range(3)}
+    earliest = admin.list_offsets(specs, request_timeout=TIMEOUT)
+    expect("earliest", [found.result(TIMEOUT).offset for found in earliest.values()], [4] * 3)
+    # The preferred one leads already.
     elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(TIMEOUT)
     expect("election", elected[TopicPartition(TOPIC, 0)].code(), KafkaError.ELECTION_NOT_NEEDED)
     expect("elections", admin.elect_leaders(ElectionType.PREFERRED).result(TIMEOUT), {})
