@@ -6,6 +6,7 @@ round_aiokafka.py --bootstrap HOST:PORT records|topics. Ends 0 only if the promi
 import argparse
 import asyncio
 import os
+import time
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
@@ -23,6 +24,14 @@ TIMEOUT = 60
 def expect(what, got, wanted):
     if got != wanted:
         raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+async def settles(what, ask, wanted):
+    """Asks until it is so: brokers learn a little later of what another has done."""
+    deadline = time.monotonic() + TIMEOUT
+    while (got := await ask()) != wanted and time.monotonic() < deadline:
+        pass
+    expect(what, got, wanted)
 
 
 async def raises(error, call):
@@ -122,16 +131,21 @@ async def topics(bootstrap):
         # Name, value, read only, source: 1 is set on the topic.
         return {name: value for name, value, _, source, *_ in found if source == 1}
 
-    expect("set", await changed(), {"retention.ms": "1000"})
+    await settles("set", changed, {"retention.ms": "1000"})
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"segment.ms": "5000"})
     (altered,) = await admin.alter_configs([resource])
     expect("altered", [resource[0] for resource in altered.resources], [0])
-    expect("replaced", await changed(), {"segment.ms": "5000"})
+    await settles("replaced", changed, {"segment.ms": "5000"})
 
     await admin.create_partitions({topic: NewPartitions(PARTITIONS)})
     await raises(InvalidPartitionsError, admin.create_partitions({topic: NewPartitions(2)}))
+
+    async def partitions_of():
+        (described,) = await admin.describe_topics([topic])
+        return sorted(p["partition"] for p in described["partitions"])
+
+    await settles("partitions", partitions_of, [0, 1, 2])
     (described,) = await admin.describe_topics([topic])
-    expect("partitions", sorted(p["partition"] for p in described["partitions"]), [0, 1, 2])
     brokers = sorted(broker["node_id"] for broker in (await admin.describe_cluster())["brokers"])
     expect("leaders", sorted({p["leader"] for p in described["partitions"]}), brokers)
     expect("replicas", [sorted(p["replicas"]) for p in described["partitions"]], [brokers] * PARTITIONS)
@@ -141,7 +155,7 @@ async def topics(bootstrap):
     expect("cut", cut, dict.fromkeys(partitions, 4))
     await raises(OffsetOutOfRangeError, admin.delete_records({partitions[0]: RecordsToDelete(11)}))
     await admin.delete_topics([topic])
-    expect("topics", await admin.list_topics(), [])
+    await settles("topics", admin.list_topics, [])
     await admin.close()
 
 

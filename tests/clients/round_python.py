@@ -24,6 +24,14 @@ def expect(what, got, wanted):
         raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
 
 
+def settles(what, ask, wanted):
+    """Asks until it is so: brokers learn a little later of what another has done."""
+    deadline = time.monotonic() + TIMEOUT
+    while (got := ask()) != wanted and time.monotonic() < deadline:
+        pass
+    expect(what, got, wanted)
+
+
 def raises(error, call):
     try:
         call()
@@ -109,21 +117,22 @@ def topics(bootstrap):
         found = admin.describe_configs(of_topic())["topic"][topic]
         return {name: entry["value"] for name, entry in found.items()}
 
-    expect("set", changed(), {"retention.ms": "3600000"})
+    settles("set", changed, {"retention.ms": "3600000"})
     every = admin.describe_configs(of_topic(), config_filter="all", include_synonyms=True)["topic"][topic]
     expect("not set", every["segment.ms"]["value"], "604800000")
     for incremental in (True, False):
         altered = admin.alter_configs(of_topic({"segment.ms": "5000"}), incremental=incremental)
         expect("altered", altered, {"topic": {topic: "OK"}})
-        expect("altered", changed(), {"retention.ms": "3600000", "segment.ms": "5000"})
+        settles("altered", changed, {"retention.ms": "3600000", "segment.ms": "5000"})
         reset = admin.reset_configs(of_topic(["segment.ms"]), incremental=incremental)
         expect("reset", reset, {"topic": {topic: "OK"}})
-        expect("reset", changed(), {"retention.ms": "3600000"})
+        settles("reset", changed, {"retention.ms": "3600000"})
     refused = admin.alter_configs(of_topic({"segment.ms": "x"}))["topic"][topic]
     expect("refused", "INVALID_CONFIG" in refused or "InvalidConfig" in refused, True)
 
     admin.create_partitions({topic: PARTITIONS})
     raises(InvalidPartitionsError, lambda: admin.create_partitions({topic: 2}))
+    settles("partitions", lambda: len(admin.describe_topics([topic])[0]["partitions"]), PARTITIONS)
     (described,) = admin.describe_topics([topic])
     brokers = sorted(node["broker_id"] for node in admin.describe_cluster()["brokers"])
     expect("partitions", sorted(p["partition_index"] for p in described["partitions"]), [0, 1, 2])
@@ -157,7 +166,7 @@ def topics(bootstrap):
         held = {t["name"]: sorted(p["partition_index"] for p in t["partitions"]) for d in of_broker["log_dirs"] for t in d["topics"]}
         expect("what is on disk", held, {topic: [0, 1, 2]})
     admin.delete_topics([topic])
-    expect("topics", admin.list_topics(), [])
+    settles("topics", admin.list_topics, [])
     admin.close()
 
 

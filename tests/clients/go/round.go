@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
@@ -99,10 +100,10 @@ func roundTrip(ctx context.Context, client rounder, topic, codec string, idempot
 				fail(fmt.Errorf("record %d of partition %d of %s: got %v, wanted %v", number, partition, topic, found, item))
 			}
 		}
-		for _, time := range []int64{firstTime + int64(len(sent)/2), firstTime + int64(len(sent))} {
-			offset, err := client.offsetAt(ctx, topic, int32(partition), time)
+		for _, at := range []int64{firstTime + int64(len(sent)/2), firstTime + int64(len(sent))} {
+			offset, err := client.offsetAt(ctx, topic, int32(partition), at)
 			must(err)
-			first := slices.IndexFunc(wanted[partition], func(of item) bool { return of.time >= time })
+			first := slices.IndexFunc(wanted[partition], func(of item) bool { return of.time >= at })
 			expect("offset by time", offset, int64(first))
 		}
 	}
@@ -127,6 +128,16 @@ func recordsHold(ctx context.Context, client rounder) {
 	roundTrip(ctx, client, "large", "none", true, []item{{value: value, time: firstTime}})
 }
 
+// settles asks until it is so: brokers learn a little later of what another has done.
+func settles(what string, ask func() any, wanted any) {
+	deadline := time.Now().Add(patience)
+	got := ask()
+	for !reflect.DeepEqual(got, wanted) && time.Now().Before(deadline) {
+		got = ask()
+	}
+	expect(what, got, wanted)
+}
+
 func refused(what string, err error, wanted error) {
 	if !errors.Is(err, wanted) {
 		fail(fmt.Errorf("%s: got %v, wanted %v", what, err, wanted))
@@ -141,9 +152,11 @@ type refusals struct {
 // topics are made, altered, grown, cut and deleted.
 func topicsHold(ctx context.Context, client rounder, refusal refusals) {
 	setting := func(name, wanted string, wantedSet bool) {
-		value, set, err := client.setting(ctx, lookedAt, name)
-		must(err)
-		expect(name, fmt.Sprint(value, set), fmt.Sprint(wanted, wantedSet))
+		settles(name, func() any {
+			value, set, err := client.setting(ctx, lookedAt, name)
+			must(err)
+			return fmt.Sprint(value, set)
+		}, fmt.Sprint(wanted, wantedSet))
 	}
 	five, bad := "5000", "x"
 	must(client.make(ctx, lookedAt, 1, map[string]string{"retention.ms": "1000"}))
@@ -158,9 +171,13 @@ func topicsHold(ctx context.Context, client rounder, refusal refusals) {
 
 	must(client.grow(ctx, lookedAt, spread))
 	refused("growing to less", client.grow(ctx, lookedAt, 2), refusal.invalidPartitions)
-	leaders, err := client.leaders(ctx, lookedAt)
-	must(err)
-	expect("partitions", len(leaders), spread)
+	var leaders []int32
+	settles("partitions", func() any {
+		var err error
+		leaders, err = client.leaders(ctx, lookedAt)
+		must(err)
+		return len(leaders)
+	}, spread)
 	brokers, err := client.nodes(ctx)
 	must(err)
 	slices.Sort(leaders)
@@ -186,7 +203,9 @@ func topicsHold(ctx context.Context, client rounder, refusal refusals) {
 	must(err)
 	expect("on disk", held, spread*len(brokers))
 	must(client.remove(ctx, lookedAt))
-	left, err := client.topics(ctx)
-	must(err)
-	expect("topics", len(left), 0)
+	settles("topics", func() any {
+		left, err := client.topics(ctx)
+		must(err)
+		return len(left)
+	}, 0)
 }

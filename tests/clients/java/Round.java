@@ -61,6 +61,20 @@ public class Round {
         }
     }
 
+    interface Question {
+        Object ask() throws Exception;
+    }
+
+    /** Asks until it is so: brokers learn a little later of what another has done. */
+    static void settles(String what, Question question, Object wanted) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(TIMEOUT_S);
+        Object got = question.ask();
+        while (!got.equals(wanted) && System.nanoTime() < deadline) {
+            got = question.ask();
+        }
+        expect(what, got, wanted);
+    }
+
     static <T> T done(Future<T> future) throws Exception {
         return future.get(TIMEOUT_S, TimeUnit.SECONDS);
     }
@@ -189,6 +203,7 @@ public class Round {
 
     static void configs(Admin admin, String topic) throws Exception {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        settles("set", () -> described(admin, resource).get("retention.ms").value(), "1000");
         ConfigEntry set = described(admin, resource).get("retention.ms");
         expect("value", set.value() + set.source() + set.type() + set.isReadOnly(), "1000DYNAMIC_TOPIC_CONFIGLONGfalse");
         var synonyms = new ArrayList<String>();
@@ -197,10 +212,10 @@ public class Round {
         expect("documented", set.documentation().isEmpty(), false);
         done(alter(admin, resource, "retention.ms", OpType.DELETE, null));
         done(alter(admin, resource, "cleanup.policy", OpType.APPEND, "compact"));
-        expect("appended", described(admin, resource).get("cleanup.policy").value(), "delete,compact");
+        settles("appended", () -> described(admin, resource).get("cleanup.policy").value(), "delete,compact");
         done(alter(admin, resource, "cleanup.policy", OpType.SUBTRACT, "compact"));
+        settles("subtracted", () -> described(admin, resource).get("cleanup.policy").value(), "delete");
         Config now = described(admin, resource);
-        expect("subtracted", now.get("cleanup.policy").value(), "delete");
         expect("unset", now.get("retention.ms").value() + now.get("retention.ms").isDefault(), "604800000true");
         expect("bad value", refusal(alter(admin, resource, "segment.ms", OpType.SET, "x")), "InvalidConfigurationException");
         ConfigResource absent = new ConfigResource(ConfigResource.Type.TOPIC, "absent");
@@ -222,8 +237,8 @@ public class Round {
             configs(admin, topic);
             done(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(PARTITIONS))).all());
             expect("same", refusal(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(PARTITIONS))).all()), "InvalidPartitionsException");
+            settles("grown", () -> done(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size(), PARTITIONS);
             var grown = done(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions();
-            expect("grown", grown.size(), PARTITIONS);
             expect("leaders", grown.stream().map(partition -> partition.leader().id()).collect(Collectors.toCollection(TreeSet::new)), brokers);
             var sent = new ArrayList<ProducerRecord<byte[], byte[]>>();
             for (int number = 0; number < 10 * PARTITIONS; number++) {
@@ -252,7 +267,7 @@ public class Round {
                 dirs.values().forEach(dir -> expect("disk", dir.totalBytes().isPresent() && dir.usableBytes().isPresent(), true));
             }
             done(admin.deleteTopics(List.of(topic)).all());
-            expect("topics", done(admin.listTopics().names()), Set.of());
+            settles("topics", () -> done(admin.listTopics().names()), Set.of());
         }
     }
 

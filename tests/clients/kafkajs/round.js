@@ -19,6 +19,14 @@ const expect = (what, got, wanted) => {
   if (g !== w) throw new Error(`${what}: got ${g}, wanted ${w}`)
 }
 
+// Asks until it is so: brokers learn a little later of what another has done.
+const settles = async (what, ask, wanted) => {
+  const late = Date.now() + TIMEOUT_MS
+  let got = await ask()
+  while (JSON.stringify(got) !== JSON.stringify(wanted) && Date.now() < late) got = await ask()
+  expect(what, got, wanted)
+}
+
 const refused = async (what, asked, wanted) => {
   const { type, errors } = await asked.then(() => ({ type: 'none' }), error => error)
   expect(what, type || (errors && errors[0].type), wanted)
@@ -107,19 +115,20 @@ const topics = async admin => {
     return [configValue, configSource, configSynonyms.map(synonym => synonym.configName)]
   }
   await admin.createTopics({ topics: [{ topic, numPartitions: 1, configEntries: [{ name: 'retention.ms', value: '1000' }] }] })
-  expect('set', await setting('retention.ms'), ['1000', 1, ['retention.ms', 'log.retention.ms']])
+  await settles('set', () => setting('retention.ms'), ['1000', 1, ['retention.ms', 'log.retention.ms']])
   const alter = value => admin.alterConfigs({ resources: [{ ...resource, configEntries: [{ name: 'segment.ms', value }] }] })
   await alter('5000')
-  expect('altered', await setting('segment.ms'), ['5000', 1, ['segment.ms', 'log.roll.ms']])
-  expect('replaced', await setting('retention.ms'), ['604800000', 5, ['log.retention.ms']])
+  await settles('altered', () => setting('segment.ms'), ['5000', 1, ['segment.ms', 'log.roll.ms']])
+  await settles('replaced', () => setting('retention.ms'), ['604800000', 5, ['log.retention.ms']])
   await refused('a bad value', alter('x'), 'INVALID_CONFIG')
 
   await admin.createPartitions({ topicPartitions: [{ topic, count: PARTITIONS }] })
   await refused('growing to less', admin.createPartitions({ topicPartitions: [{ topic, count: 2 }] }), 'INVALID_PARTITIONS')
-  const { topics: [{ partitions }] } = await admin.fetchTopicMetadata({ topics: [topic] })
+  const partitionsOf = async () => (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions
+  await settles('partitions', async () => (await partitionsOf()).length, PARTITIONS)
+  const partitions = await partitionsOf()
   const { brokers } = await admin.describeCluster()
   const ids = brokers.map(({ nodeId }) => nodeId).sort()
-  expect('partitions', partitions.length, PARTITIONS)
   expect('leaders', [...new Set(partitions.map(({ leader }) => leader))].sort(), ids)
   expect('replicas', partitions.map(({ replicas }) => [...replicas].sort()), partitions.map(() => ids))
   const sent = Array.from({ length: 10 * PARTITIONS }, (_, number) => some(number))
@@ -136,7 +145,7 @@ const topics = async admin => {
   const moves = await admin.listPartitionReassignments({ topics: [{ topic, partitions: [0] }] })
   expect('moves', moves.topics, [])
   await admin.deleteTopics({ topics: [topic] })
-  expect('topics', await admin.listTopics(), [])
+  await settles('topics', () => admin.listTopics(), [])
 }
 
 const main = async () => {

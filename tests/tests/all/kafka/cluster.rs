@@ -46,6 +46,8 @@ impl Cluster {
 
     pub(crate) async fn fleet() -> Cluster {
         let fleet = Fleet::start(&FleetOptions::new(3)).await.expect("it needs nothing but this machine");
+        // A topic has as many replicas as there are brokers when it is made.
+        fleet.wait_until("all brokers are there", |cluster, _| cluster.brokers.len() == fleet.size()).await;
         Cluster { size: fleet.size(), bootstrap: fleet.kafka_bootstrap(), running: Running::Fleet(fleet) }
     }
 
@@ -60,7 +62,7 @@ impl Cluster {
     /// Makes a topic with as many replicas as there are brokers.
     pub(crate) async fn create(&self, topic: &str, partitions: u32, settings: &[(&str, &str)]) {
         let mut topic = NewTopic::new(topic);
-        topic.partitions = Some(partitions);
+        (topic.partitions, topic.replication_factor) = (Some(partitions), u32::try_from(self.size).ok());
         for &(name, value) in settings {
             topic.configs.insert(name.to_owned(), value.to_owned());
         }

@@ -181,7 +181,9 @@ async fn goes_on_in_a_group(test: &str, brokers: Brokers) {
 /// Partitions that a line of a member tells of, if it tells of what was given or taken in these words.
 fn told<'a>(line: &'a str, words: &str) -> Option<Vec<&'a str>> {
     let listed = line.strip_prefix("% Group ").filter(|line| line.contains(words))?.rsplit_once(": ")?.1;
-    Some(listed.split(", ").filter(|partition| partition.starts_with("t [")).collect())
+    let mut told: Vec<&str> = listed.split(", ").filter(|partition| partition.starts_with("t [")).collect();
+    told.sort_unstable();
+    Some(told)
 }
 
 /// Waits until a member says in these words that it was given so many partitions at once; which.
@@ -276,10 +278,9 @@ struct Account {
 }
 
 impl Account {
-    /// Reads until every partition has so many records more.
-    async fn grows(&mut self, reader: &mut Client, more: usize) {
-        let wanted = self.read.iter().map(|read| read.len() + more).collect::<Vec<usize>>();
-        while self.read.iter().zip(&wanted).any(|(read, wanted)| read.len() < *wanted) {
+    /// Reads until every partition has come to this number.
+    async fn comes_to(&mut self, reader: &mut Client, number: u32) {
+        while self.read.iter().any(|read| read.last().is_none_or(|last| *last < number)) {
             self.reads(reader).await;
         }
     }
@@ -303,8 +304,6 @@ impl Account {
 async fn kcat_goes_on_while_a_leader_is_killed() {
     /// Lines of a round: more than it reads at once.
     const ROUND: u32 = 20_000;
-    /// Records of each partition that are as good as all of a round.
-    const SOME: usize = 1_000;
     let Some(mut kcat) = Kcat::start("kcat_goes_on_while_a_leader_is_killed", Brokers::Three).await else { return };
     kcat.cluster.create("t", PARTITIONS, &[]).await;
     kcat.cluster.is_used_in_full().await;
@@ -316,12 +315,11 @@ async fn kcat_goes_on_while_a_leader_is_killed() {
         lines.map(|line| format!("key-{line}:{line}\n")).collect::<String>()
     };
     writer.feed(round(0).as_bytes()).await;
-    account.grows(&mut reader, SOME).await;
+    account.comes_to(&mut reader, ROUND / 4).await;
     let (leader, _) = kcat.cluster.leader("t", 0).await;
     kcat.cluster.as_fleet().kill(leader);
     writer.feed(round(1).as_bytes()).await;
-    // What was written before may be among these: so, more than that.
-    account.grows(&mut reader, ROUND as usize / 3 + SOME).await;
+    account.comes_to(&mut reader, ROUND + ROUND / 4).await;
     kcat.cluster.as_fleet().restart(leader).await;
     writer.feed(round(2).as_bytes()).await;
     writer.end().await;

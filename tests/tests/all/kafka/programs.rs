@@ -189,4 +189,15 @@ macro_rules! promises {
     };
 }
 
-pub(crate) use promises;
+/// As `promises`, each with one broker alone: what they show beyond what others of their client do is not a matter of how many there are.
+macro_rules! promises_with_one_broker {
+    ($($test:ident: $program:expr, $arguments:expr, $said:literal;)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            let brokers = $crate::kafka::cluster::Brokers::One;
+            $crate::kafka::programs::holds(stringify!($test), brokers, $program, &$arguments, $said).await;
+        }
+    )*};
+}
+
+pub(crate) use {promises, promises_with_one_broker};

@@ -1,7 +1,7 @@
 //! Groups with clients that people use, each promise with one broker and with three; and with librdkafka on a fleet whose coordinators are
 //! killed.
 
-use crate::kafka::programs::{Client, Program, promises};
+use crate::kafka::programs::{Client, Program, promises, promises_with_one_broker};
 use millpond_tests::fleet::{Fleet, FleetOptions};
 use millpond_tests::tools::skip;
 
@@ -16,14 +16,6 @@ promises! {
         Program::Python("group_confluent.py"), ["@", "admin"], "admin (classic) holds";
     confluent_members_of_a_consumer_group_share_a_topic_and_go_on_where_others_were:
         Program::Python("group_confluent.py"), ["@", "share", "--protocol", "consumer"], "share (consumer) holds";
-    confluent_member_of_a_consumer_group_never_gives_up_what_it_keeps:
-        Program::Python("group_confluent.py"), ["@", "cooperative", "--protocol", "consumer"], "cooperative (consumer) holds";
-    confluent_static_member_of_a_consumer_group_comes_back_unnoticed:
-        Program::Python("group_confluent.py"), ["@", "static", "--protocol", "consumer"], "static (consumer) holds";
-    confluent_consumer_group_follows_a_pattern_to_topics_that_come_later:
-        Program::Python("group_confluent.py"), ["@", "pattern", "--protocol", "consumer"], "pattern (consumer) holds";
-    confluent_looks_after_consumer_groups:
-        Program::Python("group_confluent.py"), ["@", "admin", "--protocol", "consumer"], "admin (consumer) holds";
     kafka_python_members_share_a_topic_and_go_on_where_others_were:
         Program::Python("group_python.py"), ["@", "share"], "share holds";
     kafka_python_static_member_comes_back_with_what_it_had:
@@ -62,6 +54,17 @@ promises! {
         Program::Java("Groups.java"), ["@", "admin", "classic"], "admin (classic) holds";
     java_members_of_a_consumer_group_share_a_topic_and_go_on_where_others_were:
         Program::Java("Groups.java"), ["@", "share", "consumer"], "share (consumer) holds";
+}
+
+promises_with_one_broker! {
+    confluent_member_of_a_consumer_group_never_gives_up_what_it_keeps:
+        Program::Python("group_confluent.py"), ["@", "cooperative", "--protocol", "consumer"], "cooperative (consumer) holds";
+    confluent_static_member_of_a_consumer_group_comes_back_unnoticed:
+        Program::Python("group_confluent.py"), ["@", "static", "--protocol", "consumer"], "static (consumer) holds";
+    confluent_consumer_group_follows_a_pattern_to_topics_that_come_later:
+        Program::Python("group_confluent.py"), ["@", "pattern", "--protocol", "consumer"], "pattern (consumer) holds";
+    confluent_looks_after_consumer_groups:
+        Program::Python("group_confluent.py"), ["@", "admin", "--protocol", "consumer"], "admin (consumer) holds";
     java_member_of_a_consumer_group_never_gives_up_what_it_keeps:
         Program::Java("Groups.java"), ["@", "cooperative", "consumer"], "cooperative (consumer) holds";
     java_static_member_of_a_consumer_group_comes_back_unnoticed:
