@@ -44,6 +44,8 @@ impl Program {
             }
             Program::Java(source) => {
                 let mut command = Command::new("java");
+                // A quick start is all that matters: it compiles the source file first.
+                command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
                 command.arg("-cp").arg(Tool::JavaClient.find()?.join("*")).arg(here("java", source));
                 command
             }
