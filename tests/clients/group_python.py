@@ -24,7 +24,7 @@ def expect(what, got, wanted):
 
 def create(bootstrap, topic):
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=-1)])
     return admin
 
 

@@ -220,6 +220,12 @@ impl Fleet {
         (0..self.size()).map(|broker| self.grpc(broker)).collect::<Vec<String>>().join(",")
     }
 
+    /// The addresses of all brokers' Kafka doors, as clients take them.
+    #[must_use]
+    pub fn kafka_bootstrap(&self) -> String {
+        (0..self.size()).map(|broker| self.kafka(broker)).collect::<Vec<String>>().join(",")
+    }
+
     /// A client of it.
     ///
     /// # Panics

@@ -3,7 +3,6 @@
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::messages as kafka;
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
-use millpond_broker::Config;
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
 use millpond_log::{Batch, TimestampMs};
@@ -24,14 +23,6 @@ impl Served {
     pub(crate) async fn start() -> Served {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let broker = TestBroker::start(config(dir.path()), Arc::new(InMemory::new())).await;
-        Served { broker, _dir: dir }
-    }
-
-    /// With WAL files that take batches of 4 MiB, a quarter of one.
-    pub(crate) async fn with_room_for_large_batches() -> Served {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        let settings = Config { wal_file_bytes: 16 << 20, wal_bytes: 128 << 20, ..config(dir.path()) };
-        let broker = TestBroker::start(settings, Arc::new(InMemory::new())).await;
         Served { broker, _dir: dir }
     }
 
