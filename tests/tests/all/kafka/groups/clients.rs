@@ -22,6 +22,8 @@ promises! {
         Program::Python("group_python.py"), ["@", "static"], "static holds";
     kafka_python_cooperative_member_never_gives_up_what_it_keeps:
         Program::Python("group_python.py"), ["@", "cooperative"], "cooperative holds";
+    kafka_python_cooperative_member_that_was_removed_comes_back_beside_one_of_the_newer_protocol:
+        Program::Python("group_python.py"), ["@", "evicted"], "evicted holds";
     kafka_python_looks_after_groups:
         Program::Python("group_python.py"), ["@", "admin"], "admin holds";
     aiokafka_members_share_a_topic_and_go_on_where_others_were:
