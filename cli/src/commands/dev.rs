@@ -106,11 +106,12 @@ async fn one(args: Args, dir: &Path) -> Result<(), Failure> {
 /// Several brokers as children of this process.
 async fn many(args: Args, dir: PathBuf) -> Result<(), Failure> {
     let mut shutdown = Shutdown::listen()?;
+    let arguments = [args.telemetry.arguments(LOG), args.of_topics()].concat();
     let plan = Plan {
         brokers: args.brokers,
         ports: [args.grpc_port, args.kafka_port, args.http_port],
         objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
-        arguments: [args.telemetry.arguments(LOG), args.of_topics()].concat(),
+        arguments,
         named: !args.telemetry.is_json(),
         dir,
     };

@@ -363,7 +363,9 @@ fn keyless_records_are_refused_on_compacted_topics_only() {
 fn all_records_that_spoil_a_batch_are_named() {
     let admitted = |records: &[(i64, Option<&'static [u8]>)]| {
         let mut builder = BatchBuilder::new(Codec::Gzip);
-        records.iter().for_each(|(timestamp, key)| builder.push(record(*timestamp, *key, None)));
+        for (timestamp, key) in records {
+            builder.push(record(*timestamp, *key, None));
+        }
         builder.build().admit(&ProduceRules { compacted: true, ..rules() }).map(|_| ())
     };
     let (good, keyless, late) = ((T, Some(&b"k"[..])), (T, None), (T + 2 * HOUR_MS, Some(&b"k"[..])));
