@@ -242,6 +242,8 @@ pub enum OffsetSpec {
     EarliestLocal,
     /// Last offset in object storage (Kafka's -5).
     LatestTiered,
+    /// First offset that is not in object storage yet (Kafka's -6); the end if all is there.
+    EarliestPendingUpload,
     /// The earliest record at or after this time.
     AtOrAfter(TimestampMs),
 }

@@ -140,6 +140,7 @@ impl Broker {
                 let held = visible.tiered_end > visible.log_start;
                 Ok(held.then(|| Offset(visible.tiered_end.0 - 1)).and_then(named))
             }
+            OffsetSpec::EarliestPendingUpload => Ok(named(visible.tiered_end.max(visible.log_start))),
             // S19: what lies between would be passed over in silence.
             _ if view.manifest.tiered_end < visible.tiered_end => Err(LookupError::OldManifest),
             OffsetSpec::AtOrAfter(time) => self.first_at_or_after(id, view, end, time).await.map(timed),

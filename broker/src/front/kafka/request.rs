@@ -65,7 +65,7 @@ macro_rules! table {
 table! {
     0 Produce 0..=12 flexible 9 ProduceRequest;
     1 Fetch 4..=17 flexible 12 FetchRequest;
-    2 ListOffsets 1..=10 flexible 6 ListOffsetsRequest;
+    2 ListOffsets 1..=11 flexible 6 ListOffsetsRequest;
     3 Metadata 0..=13 flexible 9 MetadataRequest;
     8 OffsetCommit 2..=10 flexible 8 groups::OffsetCommitRequest;
     9 OffsetFetch 1..=10 flexible 6 groups::OffsetFetchRequest;
