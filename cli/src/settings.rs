@@ -432,7 +432,8 @@ fn groups(spans: GroupSpans) -> Result<GroupLimits, Failure> {
     })
 }
 
-fn num_partitions(number: u32) -> Result<u32, Failure> {
+/// The number of `--num-partitions`, if topics may have so many.
+pub(crate) fn num_partitions(number: u32) -> Result<u32, Failure> {
     match number {
         1..=PARTITIONS_MAX => Ok(number),
         _ => Err(Failure::usage(format!("--num-partitions is 1 to {PARTITIONS_MAX}, not {number}"))),
