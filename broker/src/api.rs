@@ -82,6 +82,8 @@ pub struct ProduceRequest {
     pub partition: u32,
     /// Exactly one record batch v2, as it came.
     pub records: bytes::Bytes,
+    /// Bytes of the message that `records` are a part of, and keep in memory with them.
+    pub arrived_bytes: usize,
     /// The transaction it may be part of; without it no transactional batch is taken.
     pub transaction: Option<InTransaction>,
     /// When to answer.

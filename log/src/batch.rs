@@ -88,6 +88,12 @@ impl Batch {
         Ok(Some(Batch { head, records }))
     }
 
+    /// The same batch in memory of its own: whatever its bytes were a part of is held by it no longer.
+    #[must_use]
+    pub fn detached(self) -> Batch {
+        Batch { records: Bytes::copy_from_slice(&self.records), ..self }
+    }
+
     /// Size in bytes, header included.
     #[must_use]
     pub fn size(&self) -> usize {

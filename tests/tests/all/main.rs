@@ -40,8 +40,11 @@ mod secrets;
 mod settings;
 #[path = "../../../metadata/tests/all/shards.rs"]
 mod shards;
+mod slow_start;
 mod tidy;
 mod tls;
+mod tombstones;
 mod traces;
 mod transaction_commands;
 mod transactions;
+mod unusable;

@@ -83,7 +83,8 @@ responses! {
     }
 }
 
-/// Puts every batch in the queue of its partition, in the order of the request, and returns what waits for their commits.
+/// Puts every batch in the queue of its partition, in the order of the request, and returns what waits for their commits. They share a frame of
+/// `frame_bytes`.
 ///
 /// `None` of that future means that nothing is to be sent: the client asked for no acknowledgement and all went well. An
 /// error means the same request failed, which such a client learns by the loss of its connection (case P8).
@@ -92,6 +93,7 @@ pub(super) async fn begin(
     listener: &Arc<str>,
     hung_up: &CancellationToken,
     version: i16,
+    frame_bytes: usize,
     request: ProduceRequest,
 ) -> BoxFuture<'static, Result<Option<ProduceResponse>, ApiError>> {
     let listener = Arc::clone(listener);
@@ -109,7 +111,10 @@ pub(super) async fn begin(
         for ProducePartition { index, records } in topic.partitions {
             let wait = match &terms {
                 Ok(_) if version < ZSTD_SINCE && is_zstd(records.as_ref()) => Err(too_old_for_zstd()),
-                Ok(acks) => admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await,
+                Ok(acks) => {
+                    let records = (records, frame_bytes);
+                    admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await
+                }
                 Err(refused) => Err(refused.clone()),
             };
             // The client's patience is for the whole request: once memory stayed full for all of it, the rest does not wait.
@@ -171,7 +176,7 @@ async fn admit(
     broker: &Broker,
     topic: &str,
     index: i32,
-    records: Option<Bytes>,
+    (records, arrived_bytes): (Option<Bytes>, usize),
     transaction: Option<InTransaction>,
     acks: Acks,
     timeout: Duration,
@@ -181,7 +186,8 @@ async fn admit(
     let topic = TopicRef::Name(topic.to_owned());
     // Null is no batch; what is exactly one is the broker's to judge.
     let records = records.unwrap_or_default();
-    broker.produce(BrokerRequest { topic, partition, records, transaction, acks, timeout }).await
+    let request = BrokerRequest { topic, partition, records, arrived_bytes, transaction, acks, timeout };
+    broker.produce(request).await
 }
 
 type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;

@@ -1,7 +1,7 @@
 //! What must hold of any bytes that are read as a Kafka request: memory within what the connection holds for it, and no cut
 //! frame taken for a whole one.
 
-use super::request::{Api, decode_request, decoded_bytes_max};
+use super::request::{Api, Request, decode_request, decoded_bytes_max};
 use bytes::{BufMut, Bytes};
 use millpond_log::testing::{Seed, memory};
 
@@ -17,7 +17,7 @@ pub fn kafka_request(input: &[u8]) -> bool {
         Err(_) => return false,
     };
     let consumed = frame.len() - rest.len();
-    let shown = format!("{request:?}");
+    let shown = |request: Request| format!("{:?}", Request { bytes: 0, ..request });
     // Every cut is one too early; the last bytes, and a few before, are where lengths end.
     for cut in consumed.saturating_sub(9)..consumed {
         assert!(decode_request(frame.slice(..cut)).is_err(), "decoded from {cut} of {consumed} bytes");
@@ -25,7 +25,7 @@ pub fn kafka_request(input: &[u8]) -> bool {
     // What follows a request is ignored, as Kafka's brokers do. Its length is not: it counts for what decoding may take.
     let more = vec![b'x'; rest.len() + 8];
     let longer = decode_request([&frame[..consumed], &more].concat().into()).expect("ignored");
-    assert_eq!(format!("{longer:?}"), shown);
+    assert_eq!(shown(longer), shown(request));
     true
 }
 

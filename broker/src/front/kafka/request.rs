@@ -135,6 +135,8 @@ pub struct Request {
     pub(super) version: i16,
     pub(super) correlation_id: i32,
     pub(super) client_id: Option<String>,
+    /// Size of its frame, which the byte fields of the body keep in memory.
+    pub(super) bytes: usize,
     pub(super) body: Body,
 }
 
@@ -215,7 +217,7 @@ pub fn decode_request(frame: Bytes) -> Result<Request, RequestError> {
 }
 
 pub(super) fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError> {
-    let memory_max = decoded_bytes_max(&frame);
+    let (memory_max, bytes) = (decoded_bytes_max(&frame), frame.len());
     const CUT: Malformed = Malformed("it ends inside its header");
     let key = frame.try_get_i16().map_err(|_| CUT)?;
     let version = frame.try_get_i16().map_err(|_| CUT)?;
@@ -233,7 +235,7 @@ pub(super) fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError>
     let client_id = r.header_string()?;
     r.skip_tags()?;
     let body = read_body(api, &mut r)?;
-    Ok((Request { api, version, correlation_id, client_id, body }, r.rest().clone()))
+    Ok((Request { api, version, correlation_id, client_id, bytes, body }, r.rest().clone()))
 }
 
 #[cfg(test)]
