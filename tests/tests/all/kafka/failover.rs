@@ -61,8 +61,6 @@ go_on! {
         Program::Python("fleet_python.py"), ["@", "--topic", TOPIC, "--partitions", "3"];
     aiokafka_goes_on_while_a_leader_is_killed:
         Program::Python("fleet_aiokafka.py"), ["@", "--topic", TOPIC, "--partitions", "3"];
-    kafkajs_goes_on_while_a_leader_is_killed:
-        Program::KafkaJs("fleet.js"), ["@", TOPIC, "3"];
     franz_go_goes_on_while_a_leader_is_killed:
         Program::Go, ["franz", "@", "fleet"];
     sarama_goes_on_while_a_leader_is_killed:

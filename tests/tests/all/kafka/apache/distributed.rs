@@ -54,6 +54,7 @@ async fn worker(archives: &Path, dir: &Path, cluster: &Cluster) -> (Running, Str
     );
     for kept in ["config", "offset", "status"] {
         writeln!(settings, "{kept}.storage.topic=connect-{kept}").expect("text grows");
+        writeln!(settings, "{kept}.storage.replication.factor={}", cluster.size).expect("text grows");
     }
     let file = dir.join("worker.properties");
     fs::write(&file, settings).expect("there is room");
