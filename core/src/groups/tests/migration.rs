@@ -182,7 +182,7 @@ fn a_classic_member_that_nobody_knows_and_that_owns_something_has_to_join_anew()
 fn evicted(world: &mut World) {
     world.beat(join("c", &["t"])).expect("it joins");
     world.beat(owning("c", 1, world.partitions("t", 0..2))).expect("a member");
-    rejoin(world, Join { fresh: "a".into(), ..joins_owning("", []) });
+    rejoin(world, joins_owning("a", []));
     world.beat(alive("c", 1)).expect("a member");
     world.beat(owning("c", 2, world.partitions("t", [0]))).expect("it gave 1 up");
     assert_eq!(rejoin(world, joins_owning("a", [])), (2, [1].into()));
