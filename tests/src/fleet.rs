@@ -157,7 +157,7 @@ impl Fleet {
         let arguments = own.chain(options.arguments.iter().cloned()).collect();
         let first = free_ports(Ipv4Addr::LOCALHOST, 3 * options.brokers);
         let ports = (first..).step_by(3).map(|port| [port, port + 1, port + 2]);
-        let members = ports.take(options.brokers).map(|ports| Member::at(ports)).collect();
+        let members = ports.take(options.brokers).map(Member::at).collect();
         let mut fleet = Fleet { members, metadata, s3, arguments, tls: options.tls.clone(), dir };
         for broker in 0..options.brokers {
             fleet.spawn(broker);

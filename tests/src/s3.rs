@@ -80,12 +80,12 @@ impl S3 {
         (bucket(port), gets)
     }
 
-    /// URL of a proxy before the server that flips a byte of every object which is put, while it is told to.
+    /// URL of a proxy before the server that flips a byte of everything which is put, while it is told to.
     ///
     /// # Panics
     /// If loopback has no free port.
-    pub async fn flipping(&self) -> (String, Arc<AtomicBool>) {
-        let flips = Arc::new(AtomicBool::new(false));
+    pub async fn flipping(&self) -> (String, Arc<Flips>) {
+        let flips = Arc::new(Flips::default());
         let port = proxy(self.port, Conduct::Flips(Arc::clone(&flips))).await.expect("loopback has a free port");
         (format!("http://127.0.0.1:{port}"), flips)
     }
@@ -177,13 +177,21 @@ fn draw(random: &mut StdRng, writes: bool) -> Fault {
     }
 }
 
+/// Damage that a proxy does to what is put.
+#[derive(Default)]
+pub struct Flips {
+    /// Whether a byte of all that is put is another.
+    pub on: AtomicBool,
+    /// How many bytes were, so far.
+    pub made: AtomicU64,
+}
+
 /// What a proxy does with the requests that pass it.
 #[derive(Clone)]
 enum Conduct {
     Misbehaves(Arc<Mutex<StdRng>>),
     Counts(Arc<AtomicU64>),
-    /// While it is set, a byte of each object that is put is another.
-    Flips(Arc<AtomicBool>),
+    Flips(Arc<Flips>),
 }
 
 impl Conduct {
@@ -198,8 +206,11 @@ impl Conduct {
                 gets.fetch_add(u64::from(object), Ordering::Relaxed);
                 Fault::None
             }
-            Conduct::Flips(flips) => match head.starts_with("PUT") && flips.load(Ordering::Relaxed) {
-                true => Fault::Flipped,
+            Conduct::Flips(flips) => match head.starts_with("PUT") && flips.on.load(Ordering::Relaxed) {
+                true => {
+                    flips.made.fetch_add(1, Ordering::Relaxed);
+                    Fault::Flipped
+                }
                 false => Fault::None,
             },
         }

@@ -6,6 +6,7 @@ use millpond_tests::s3::S3;
 use millpond_tests::tools::skip;
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// What the AWS tools read. The profile file stands for the whole chain: object stores' own clients do not know it.
 fn environment(s3: &S3, dir: &std::path::Path) -> Vec<(String, String)> {
@@ -101,22 +102,27 @@ async fn an_object_that_was_damaged_on_its_way_is_not_committed() {
     topic.partitions = Some(1);
     admin.create_topic(topic).await.expect("the topic is new");
     let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
-    // One object in one piece, and one in parts.
-    for bytes in [1_000, 900_000] {
-        flips.store(true, Ordering::Relaxed);
+    // One object in one piece, and one in parts, each sent more than once.
+    for (bytes, pieces) in [(1_000, 2), (900_000, 8)] {
+        flips.on.store(true, Ordering::Relaxed);
+        let flipped = flips.made.load(Ordering::Relaxed);
         for _ in 0..20 {
             let sent = producer.send(ProducerRecord::new("t").value(noise(bytes))).await.expect("there is room");
             sent.await.expect("acknowledged");
         }
         let before = admin.partition_status("t", 0).await.expect("it exists").tiered_end;
-        admin.flush_topic("t").await.expect_err("the store refuses what is not as it was sent");
-        assert_eq!(
-            admin.partition_status("t", 0).await.expect("it exists").tiered_end,
-            before,
-            "nothing was committed"
-        );
-        flips.store(false, Ordering::Relaxed);
-        admin.flush_topic("t").await.expect("the bucket takes it");
+        let damaged = async {
+            let mut look = tokio::time::interval(Duration::from_millis(10));
+            while flips.made.load(Ordering::Relaxed) < flipped + pieces {
+                look.tick().await;
+            }
+            let tiered_end = admin.partition_status("t", 0).await.expect("it exists").tiered_end;
+            flips.on.store(false, Ordering::Relaxed);
+            tiered_end
+        };
+        let (tiered_end, flushed) = tokio::join!(damaged, admin.flush_topic("t"));
+        assert_eq!(tiered_end, before, "the store refuses what is not as it was sent");
+        flushed.expect("the bucket takes it");
         let status = admin.partition_status("t", 0).await.expect("it exists");
         assert_eq!(status.tiered_end, status.high_watermark);
     }

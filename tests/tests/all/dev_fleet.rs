@@ -165,7 +165,7 @@ fn topics_come_into_being_as_dev_was_told_with_one_broker_and_with_several() {
         assert!(dev.run(&["topic", "create", "t"]).status.success());
         let topic = dev.succeed(&["topic", "describe", "t", "--output", "json"]);
         assert_eq!(topic["partitions"].as_array().map(Vec::len), Some(4), "of {brokers}: {topic}");
-        let unknown = dev.run(&["produce", "unknown"]);
+        let unknown = dev.run(&["consume", "unknown", "--until-end"]);
         let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
         assert!(!unknown.status.success() && said.contains("unknown"), "of {brokers}: {said}");
         assert!(dev.terminate().success());
