@@ -126,7 +126,7 @@ impl ConsumerGroup {
     }
 
     /// Lets nobody have what a member brings and nobody has, until it says that it has dropped it (rules O2 and S20): it may read on until
-    /// its sync takes that from it.
+    /// its sync takes that from it. Nor does it get that before: others may have read it since, and it would go on where it was.
     fn hold(&mut self, cx: &Scope<'_>, id: &Arc<str>, brought: &BTreeSet<PartitionId>) {
         let record = &mut self.members.get_mut(id).expect("it joins").record;
         for &partition in brought.iter().filter(|partition| cx.topics.holds(**partition)) {

@@ -247,6 +247,57 @@ fn a_removed_member_does_not_get_back_what_another_has_by_now() {
     assert_eq!(world.lives(who("b", generation)), Ok(()));
 }
 
+/// The same where another is to have it.
+#[test]
+fn what_a_removed_member_may_read_on_goes_to_nobody_before_it_has_dropped_it() {
+    let mut world = World::new(&[("t", 2), ("u", 1)]);
+    evicted(&mut world);
+    // It has come to subscribe to something else meanwhile.
+    let brings = |partitions: &[u32]| {
+        let owned = [("t".to_owned(), partitions.iter().copied().collect())].into();
+        let subscription =
+            Subscription { version: 1, topics: ["u".to_owned()].into(), owned, ..Subscription::default() };
+        vec![protocol("range", &subscription)]
+    };
+    let token = world.send(Request::Join(Join { protocols: brings(&[1]), ..joins("", "b") }));
+    let generation = world.joined(token).expect("nobody is waited for").generation;
+    let mut c = world.beat(alive("c", 2)).expect("a member");
+    assert_eq!(c.assignment.take().unwrap_or_default(), world.partitions("t", [0]), "b may still read 1");
+    let sync = world.sync(who("b", generation), BTreeMap::new());
+    assert_eq!(world.synced(sync), Ok(write_assignment(&BTreeMap::new(), 1)), "it is told so");
+    c = world.beat(alive("c", c.epoch)).expect("a member");
+    assert_eq!(c.assignment.take(), None, "and has not said that it did");
+    let token = world.send(Request::Join(Join { protocols: brings(&[]), ..joins("b", "") }));
+    world.joined(token).expect("nobody is waited for");
+    c = world.beat(alive("c", c.epoch)).expect("a member");
+    assert_eq!(c.assignment, Some(world.partitions("t", 0..2)));
+}
+
+/// Rule S20: of what two say that they own, a member that has fetched nothing yet brings what it had as another.
+#[test]
+fn what_a_removed_member_brings_is_not_taken_from_its_owner_when_its_group_is_upgraded() {
+    let mut world = World::new(&[("t", 2)]);
+    let a = world.send(Request::Join(Join { fresh: "a".into(), ..joins_owning("", []) }));
+    world.pass(9_000);
+    world.joined(a).expect("it joined");
+    let a = world.sync(who("a", 1), [("a".into(), named([0, 1]))].into());
+    assert_eq!(world.synced(a), Ok(named([0, 1])));
+    let back = world.send(Request::Join(Join { fresh: "0".into(), ..joins_owning("", [0]) }));
+    let a = world.send(Request::Join(joins_owning("a", [0, 1])));
+    world.joined(a).expect("it joined");
+    world.joined(back).expect("it joined");
+    // Another joins before the leader has assigned anything: nobody knows what it gave before.
+    world.send(Request::Join(Join { fresh: "d".into(), ..joins_owning("", []) }));
+    world.send(Request::Join(joins_owning("a", [0, 1])));
+    world.send(Request::Join(joins_owning("0", [0])));
+    world.pass(9_000);
+    world.send(Request::Join(Join { fresh: "e".into(), ..joins_owning("", []) }));
+    world.beat(join("c", &["t"])).expect("it joins");
+    let (_, kept) = rejoin(&mut world, joins_owning("0", [0]));
+    assert_eq!(kept, [].into(), "a reads it");
+    assert!(!rejoin(&mut world, joins_owning("a", [0, 1])).1.is_empty(), "and what stays goes on");
+}
+
 #[test]
 fn an_id_to_come_back_with_is_promised_for_a_session() {
     let mut world = World::new(&[("t", 2)]);
