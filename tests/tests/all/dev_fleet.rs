@@ -3,7 +3,7 @@
 use millpond_tests::process::binary;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -67,10 +67,23 @@ impl DevFleet {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("`millpond` starts")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let bootstrap: Vec<&str> = (0..self.ready.len()).map(|broker| self.word(broker, "grpc")).collect();
         let mut command = Command::new(binary());
         command.args(arguments).env("MILLPOND_BOOTSTRAP", bootstrap.join(",")).stdin(Stdio::null());
-        command.output().expect("`millpond` starts")
+        command
+    }
+
+    /// Writes a record to a topic.
+    fn write(&self, topic: &str) -> Output {
+        let mut command = self.command(&["produce", topic]);
+        let mut writer =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        writer.stdin.take().expect("it is piped").write_all(b"record\n").expect("it reads");
+        writer.wait_with_output().expect("it ends")
     }
 
     fn succeed(&self, arguments: &[&str]) -> Value {
@@ -165,14 +178,14 @@ fn topics_come_into_being_as_dev_was_told_with_one_broker_and_with_several() {
         assert!(dev.run(&["topic", "create", "t"]).status.success());
         let topic = dev.succeed(&["topic", "describe", "t", "--output", "json"]);
         assert_eq!(topic["partitions"].as_array().map(Vec::len), Some(4), "of {brokers}: {topic}");
-        let unknown = dev.run(&["consume", "unknown", "--until-end"]);
+        let unknown = dev.write("unknown");
         let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
         assert!(!unknown.status.success() && said.contains("unknown"), "of {brokers}: {said}");
         assert!(dev.terminate().success());
 
         let folder = tempfile::tempdir().expect("a temporary folder");
         let dev = DevFleet::start(folder.path(), brokers);
-        assert!(dev.run(&["consume", "made", "--until-end"]).status.success(), "of {brokers}");
+        assert!(dev.write("made").status.success(), "of {brokers}");
         let topic = dev.succeed(&["topic", "describe", "made", "--output", "json"]);
         assert_eq!(topic["partitions"].as_array().map(Vec::len), Some(1), "of {brokers}: {topic}");
         assert!(dev.terminate().success());
