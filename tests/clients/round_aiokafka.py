@@ -149,7 +149,8 @@ async def topics(bootstrap):
     brokers = sorted(broker["node_id"] for broker in (await admin.describe_cluster())["brokers"])
     expect("leaders", sorted({p["leader"] for p in described["partitions"]}), brokers)
     expect("replicas", [sorted(p["replicas"]) for p in described["partitions"]], [brokers] * PARTITIONS)
-    await produce(bootstrap, topic, [some(number) for number in range(10 * PARTITIONS)])
+    # By itself it waits for the leader alone, which may not know yet what is committed.
+    await produce(bootstrap, topic, [some(number) for number in range(10 * PARTITIONS)], acks="all")
     partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
     cut = await admin.delete_records(dict.fromkeys(partitions, RecordsToDelete(4)))
     expect("cut", cut, dict.fromkeys(partitions, 4))

@@ -315,6 +315,13 @@ async fn no_record_is_lost_when_consumers_and_a_broker_are_killed_at_any_time() 
         runs.until(|runs| runs.len() >= before + 30 || runs.iter().filter(|run| run.ok).count() >= 180).await;
         crashes.crash().await;
         if life == 1 {
+            // With a broker down none can be made, and all waits for it: another test tells of that.
+            let made = ["events.retry.1s", "events.retry.2s", "events.workers.dlq"];
+            eventually("every topic that records are set aside in is there", async || {
+                let there = Admin::new(&client).list_topics().await.ok()?;
+                made.iter().all(|name| there.iter().any(|topic| topic.name == *name)).then_some(())
+            })
+            .await;
             fleet.kill(1);
         }
         if life == 2 {

@@ -61,6 +61,8 @@ impl Kcat {
     /// A member of a group that says what it is given and what it reads.
     fn member(&self, more: &[&str]) -> Client {
         let group = ["-G", "readers", "-u", "-X", "session.timeout.ms=10000", "-X", "heartbeat.interval.ms=500"];
+        // What is written before it has looked is for it too.
+        let group = [&group[..], &["-X", "auto.offset.reset=earliest"]].concat();
         self.spawn(&[&group[..], more, &["t"]].concat())
     }
 
