@@ -14,10 +14,10 @@ mod view;
 pub use entry::{OpenTxns, RolledRef, SegmentEntry, Totals};
 pub use node::{ManifestNode, NodeItems};
 pub use roll::{INLINE_BYTES_MAX, ROLLED_FANOUT, RollPlan, RolledObject};
-pub use swap::SwapConflict;
+pub use swap::{Swap, SwapConflict, SwapPlan};
 pub use view::{Dropped, Lookup, ManifestView, Retention};
 
-use crate::ids::{LeaderEpoch, Offset, PartitionId};
+use crate::ids::{LeaderEpoch, Offset, PartitionId, TimestampMs};
 use entry::Cover;
 
 /// Largest encoded root, in bytes. Rule Z5 keeps values of the metadata store below 64 KiB; an ordinary root stays below 8 KiB,
@@ -41,8 +41,19 @@ pub struct ManifestRoot {
     pub stable_end: Offset,
     /// Leader epoch of whoever committed last.
     pub epoch: LeaderEpoch,
+    /// How far the log is compacted.
+    pub compacted: Compacted,
     rolled: Vec<RolledRef>,
     entries: Vec<SegmentEntry>,
+}
+
+/// How far passes of compaction have come (rule C2). Nothing of it is what a reader relies on: a pass that is done again finds nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Below it, no key has two records. At most `stable_end`.
+    pub end: Offset,
+    /// When the last of the tombstones and markers below `end` may go; `None` if there are none.
+    pub purge_at: Option<TimestampMs>,
 }
 
 /// Why bytes are not the manifest they should be (rules S11, S13).
@@ -81,6 +92,7 @@ impl ManifestRoot {
             tiered_end: Offset(0),
             stable_end: Offset(0),
             epoch: LeaderEpoch(0),
+            compacted: Compacted::default(),
             rolled: Vec::new(),
             entries: Vec::new(),
         }
@@ -156,6 +168,15 @@ impl ManifestRoot {
         root
     }
 
+    /// The root after a pass of compaction, committed by the leader of `epoch`.
+    ///
+    /// Panics if the pass has come further than `stable_end` (rule C2).
+    #[must_use]
+    pub fn after_pass(&self, compacted: Compacted, epoch: LeaderEpoch) -> ManifestRoot {
+        assert!(compacted.end <= self.stable_end, "rule C2: compaction stays below stable_end");
+        ManifestRoot { compacted, ..self.next(epoch) }
+    }
+
     /// A copy to change: the next `seq`, by the leader of `epoch`.
     fn next(&self, epoch: LeaderEpoch) -> ManifestRoot {
         assert!(epoch >= self.epoch, "a manifest is committed by the leader of epoch {}, not {epoch}", self.epoch);
@@ -178,6 +199,10 @@ impl ManifestRoot {
             }
             () if self.base() > self.log_start => Err("a gap between log_start and the entries"),
             () if self.stable_end > self.tiered_end => Err("stable_end beyond tiered_end"),
+            () if self.compacted.end > self.stable_end => Err("compacted beyond stable_end"),
+            () if self.compacted.end == Offset(0) && self.compacted.purge_at.is_some() => {
+                Err("a purge of what is not compacted")
+            }
             () if !self.rolled.is_sorted_by(|older, newer| older.level >= newer.level) => Err("levels rise"),
             () => Ok(()),
         }

@@ -97,6 +97,13 @@ impl ObjectKey {
         }
     }
 
+    /// Whether the object is one manifest's alone. A bundle may hold segments of other partitions: only the collector, which reads all
+    /// manifests, tells whether any of them is left.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        !matches!(self, ObjectKey::Bundle(_))
+    }
+
     /// Prefix of every object that belongs to `partition` alone.
     #[must_use]
     pub fn partition_prefix(partition: PartitionId) -> String {

@@ -4,7 +4,7 @@
 
 use super::entry::{Cover, OpenTxns, RolledRef, SegmentEntry, Totals};
 use super::node::{ManifestNode, NodeItems};
-use super::{ManifestError, ManifestRoot, ROOT_BYTES_MAX};
+use super::{Compacted, ManifestError, ManifestRoot, ROOT_BYTES_MAX};
 use crate::epochs::EpochStart;
 use crate::fields::{FieldError, Fields, put_signed, put_varint};
 use crate::ids::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs, TopicId};
@@ -13,7 +13,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 const ROOT_MAGIC: &[u8; 4] = b"MPMR";
 const NODE_MAGIC: &[u8; 4] = b"MPMN";
+
+/// Of rolled manifests, and of roots of logs that were never compacted.
 const VERSION: u8 = 1;
+
+/// Of roots that say how far their logs are compacted.
+const VERSION_COMPACTED: u8 = 2;
 
 const KEY_SEGMENT: u8 = 0;
 const KEY_MANIFEST: u8 = 1;
@@ -34,13 +39,17 @@ impl ManifestRoot {
     /// Panics above `ROOT_BYTES_MAX`: then rolling was put off for far too long.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut out = begin(ROOT_MAGIC);
+        let compacted = self.compacted.end > Offset(0);
+        let mut out = begin(ROOT_MAGIC, if compacted { VERSION_COMPACTED } else { VERSION });
         put_partition(&mut out, self.partition);
         put_varint(&mut out, self.seq);
         put_varint(&mut out, self.log_start.0);
         put_varint(&mut out, self.tiered_end.0);
         put_varint(&mut out, self.tiered_end.0 - self.stable_end.0);
         put_varint(&mut out, u64::from(self.epoch.0));
+        if compacted {
+            put_compacted(&mut out, self.compacted);
+        }
         put_varint(&mut out, self.base().0);
         put_list(&mut out, &self.rolled, put_rolled);
         put_list(&mut out, &self.entries, put_entry);
@@ -57,7 +66,7 @@ impl ManifestRoot {
         if bytes.len() > ROOT_BYTES_MAX {
             return Err(ManifestError::Malformed("a root of more than ROOT_BYTES_MAX"));
         }
-        let mut fields = open(bytes, ROOT_MAGIC)?;
+        let (version, mut fields) = open(bytes, ROOT_MAGIC, VERSION_COMPACTED)?;
         let partition = partition(&mut fields)?;
         let seq = fields.varint()?;
         let log_start = Offset(fields.varint()?);
@@ -65,11 +74,13 @@ impl ManifestRoot {
         let stable_end = tiered_end.0.checked_sub(fields.varint()?).map(Offset);
         let stable_end = stable_end.ok_or(ManifestError::Malformed("stable_end below 0"))?;
         let epoch = LeaderEpoch(fields.varint32()?);
+        let compacted = if version < VERSION_COMPACTED { Compacted::default() } else { compacted(&mut fields)? };
         let base = Offset(fields.varint()?);
         let (rolled, base) = list(&mut fields, base, ROLLED_BYTES_MIN, |fields, base| rolled(fields, partition, base))?;
         let (entries, _) = list(&mut fields, base, ENTRY_BYTES_MIN, |fields, base| entry(fields, partition, base))?;
         fields.end()?;
-        let root = ManifestRoot { partition, seq, log_start, tiered_end, stable_end, epoch, rolled, entries };
+        let root =
+            ManifestRoot { partition, seq, log_start, tiered_end, stable_end, epoch, compacted, rolled, entries };
         root.check().map_err(ManifestError::Malformed)?;
         Ok(root)
     }
@@ -79,7 +90,7 @@ impl ManifestNode {
     /// The object's bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut out = begin(NODE_MAGIC);
+        let mut out = begin(NODE_MAGIC, VERSION);
         put_partition(&mut out, self.partition);
         out.put_u8(self.level());
         put_varint(&mut out, self.span().expect("checked when it was made").base.0);
@@ -95,7 +106,7 @@ impl ManifestNode {
     /// # Errors
     /// Every `ManifestError` but `OtherManifest`.
     pub fn decode(bytes: &[u8]) -> Result<ManifestNode, ManifestError> {
-        let mut fields = open(bytes, NODE_MAGIC)?;
+        let (_, mut fields) = open(bytes, NODE_MAGIC, VERSION)?;
         let partition = partition(&mut fields)?;
         let level = fields.u8()?;
         let base = Offset(fields.varint()?);
@@ -143,9 +154,9 @@ pub(super) fn entry_sizes(entries: &[SegmentEntry]) -> Vec<usize> {
     entries.iter().map(size).collect()
 }
 
-fn begin(magic: &[u8; 4]) -> BytesMut {
+fn begin(magic: &[u8; 4], version: u8) -> BytesMut {
     let mut out = BytesMut::from(&magic[..]);
-    out.put_u8(VERSION);
+    out.put_u8(version);
     out
 }
 
@@ -155,8 +166,8 @@ fn finish(mut out: BytesMut) -> Bytes {
     out.freeze()
 }
 
-/// The fields between version and CRC, once magic, CRC and version are as they should be.
-fn open<'a>(bytes: &'a [u8], magic: &[u8; 4]) -> Result<Fields<'a>, ManifestError> {
+/// The version, `newest` at most, and the fields between it and the CRC, once magic and CRC are as they should be.
+fn open<'a>(bytes: &'a [u8], magic: &[u8; 4], newest: u8) -> Result<(u8, Fields<'a>), ManifestError> {
     let (covered, crc) = bytes.split_last_chunk::<4>().ok_or(ManifestError::Cut)?;
     let mut fields = Fields::new(covered);
     let has_magic = fields.bytes(4)? == magic;
@@ -164,9 +175,24 @@ fn open<'a>(bytes: &'a [u8], magic: &[u8; 4]) -> Result<Fields<'a>, ManifestErro
     match () {
         () if !has_magic => Err(ManifestError::Malformed("no manifest begins here")),
         () if crc32c::crc32c(covered).to_le_bytes() != *crc => Err(ManifestError::Corrupt),
-        () if version > VERSION => Err(ManifestError::NewerVersion { found: version, known: VERSION }),
+        () if version > newest => Err(ManifestError::NewerVersion { found: version, known: newest }),
         () if version < VERSION => Err(ManifestError::Malformed("version 0")),
-        () => Ok(fields),
+        () => Ok((version, fields)),
+    }
+}
+
+fn put_compacted(out: &mut BytesMut, compacted: Compacted) {
+    put_varint(out, compacted.end.0);
+    // No purge is due at the end of all time.
+    put_signed(out, compacted.purge_at.map_or(i64::MAX, |at| at.0));
+}
+
+fn compacted(fields: &mut Fields<'_>) -> Result<Compacted, ManifestError> {
+    let end = Offset(fields.varint()?);
+    let purge_at = Some(fields.signed()?).filter(|at| *at != i64::MAX).map(TimestampMs);
+    match end {
+        Offset(0) => Err(ManifestError::Malformed("compacted up to 0")),
+        end => Ok(Compacted { end, purge_at }),
     }
 }
 

@@ -20,6 +20,15 @@ pub enum NodeItems {
     Manifests(Vec<RolledRef>),
 }
 
+impl NodeItems {
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            NodeItems::Segments(items) => items.is_empty(),
+            NodeItems::Manifests(items) => items.is_empty(),
+        }
+    }
+}
+
 impl ManifestNode {
     /// A rolled manifest of these items.
     ///

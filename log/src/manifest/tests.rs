@@ -289,8 +289,8 @@ enum Step {
     /// By so many offsets past `log_start`, even past `tiered_end` (rule C1).
     AdvanceLogStart(u64),
     Retain(Retention, i64, u64),
-    /// Merges two neighbours in the root.
-    Merge(usize),
+    /// Merges so many neighbours.
+    Merge(usize, usize),
     Forget,
 }
 
@@ -316,7 +316,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => appended().prop_map(Step::Append),
         1 => (0u64..60).prop_map(Step::AdvanceLogStart),
         2 => (retention, 0i64..100, 0u64..10_000).prop_map(|(r, later, tail)| Step::Retain(r, later, tail)),
-        1 => any::<prop::sample::Index>().prop_map(|at| Step::Merge(at.index(16))),
+        2 => (0usize..40, 1usize..6).prop_map(|(at, count)| Step::Merge(at, count)),
         1 => Just(Step::Forget),
     ]
 }
@@ -339,7 +339,7 @@ proptest! {
                     let now = TimestampMs(model.clock + later);
                     model.check_retention(retention, now, tail_size);
                 }
-                Step::Merge(at) => merge(&mut model, at),
+                Step::Merge(at, count) => merge(&mut model, at, count),
                 Step::Forget => model.view.unload(),
             }
             let end = model.view.root().tiered_end.0 + 2;
@@ -354,40 +354,69 @@ proptest! {
     }
 }
 
-/// Replaces two neighbours of the root's own entries by one, as the merging of small segments does.
-fn merge(model: &mut Model, at: usize) {
-    let root = model.view.root().clone();
-    let Some(inputs) = root.entries().get(at..at + 2) else { return };
-    let random = model.random();
-    let (older, newer) = (&inputs[0], &inputs[1]);
-    let mut epochs = older.epochs.clone();
-    epochs.extend(newer.epochs.iter().filter(|at| Some(at.epoch) != older.epochs.last().map(|last| last.epoch)));
-    let object = ObjectKey::Segment(PartitionObject {
-        partition: PARTITION,
-        gc_epoch: GcEpoch(8),
-        epoch: model.epoch,
-        base: older.base,
-        random,
-    });
-    let merged = SegmentEntry {
-        end: newer.end,
+/// Replaces neighbours, wherever they are named, by one, as compaction and the merging of small segments do (rule C3).
+fn merge(model: &mut Model, at: usize, count: usize) {
+    let live: Vec<SegmentEntry> = model.live().into_iter().cloned().collect();
+    let Some(inputs) = live.get(at..at + count).map(<[SegmentEntry]>::to_vec) else { return };
+    let merged = merged(model, &inputs);
+    let before = ask(&mut model.view, &model.bucket, ManifestView::references);
+    let plan = swap(model, &Swap::new(inputs.clone(), merged.clone())).expect("the inputs are there");
+    for object in &plan.objects {
+        let new = model.bucket.insert(object.object, object.bytes.clone()).is_none();
+        assert!(new, "rule T2: names are never reused");
+    }
+    model.commit(plan.root);
+    let first = model.all.iter().position(|entry| *entry == inputs[0]).expect("the list has what the manifest has");
+    model.all.splice(first..first + count, [merged.clone()]);
+    let after = ask(&mut model.view, &model.bucket, ManifestView::references);
+    let gone: BTreeSet<ObjectKey> = before.difference(&after).filter(|object| object.is_alone()).copied().collect();
+    assert_eq!(
+        plan.dropped.into_iter().collect::<BTreeSet<_>>(),
+        gone,
+        "rule G2: what is referenced no more is dropped"
+    );
+    model.dropped.extend(gone);
+    let again = swap(model, &Swap::new(inputs.clone(), merged));
+    assert_eq!(again, Err(SwapConflict), "rule C3: inputs that are not there are refused");
+}
+
+fn merged(model: &mut Model, inputs: &[SegmentEntry]) -> SegmentEntry {
+    let (oldest, newest) = (&inputs[0], &inputs[inputs.len() - 1]);
+    let mut epochs: Vec<EpochStart> = Vec::new();
+    for at in inputs.iter().flat_map(|input| &input.epochs) {
+        if epochs.last().map(|last| last.epoch) != Some(at.epoch) {
+            epochs.push(*at);
+        }
+    }
+    let (partition, gc_epoch, epoch, base) = (PARTITION, GcEpoch(8), model.epoch, oldest.base);
+    let object = ObjectKey::Segment(PartitionObject { partition, gc_epoch, epoch, base, random: model.random() });
+    let length = inputs.iter().map(|input| input.length).sum();
+    SegmentEntry {
+        end: newest.end,
         object,
-        object_length: older.length + newer.length,
+        object_length: length,
         position: 0,
-        length: older.length + newer.length,
-        record_count: older.record_count + newer.record_count,
-        max_timestamp: older.max_timestamp.max(newer.max_timestamp),
-        max_append_time: newer.max_append_time,
-        prefix_hash: newer.prefix_hash,
+        length,
+        record_count: inputs.iter().map(|input| input.record_count).sum(),
+        max_timestamp: inputs.iter().map(|input| input.max_timestamp).max().expect("a swap has inputs"),
+        max_append_time: newest.max_append_time,
+        prefix_hash: newest.prefix_hash,
         epochs,
-        ..older.clone()
-    };
-    let swapped = root.swap_entries(inputs, vec![merged.clone()], model.epoch).expect("the inputs are there");
-    let stale = root.swap_entries(std::slice::from_ref(&merged), vec![merged.clone()], model.epoch);
-    assert_eq!(stale, Err(SwapConflict), "rule C3: inputs that are not there are refused");
-    let first = model.all.iter().position(|entry| entry == older).expect("the list has what the root has");
-    model.all.splice(first..first + 2, [merged]);
-    model.commit(swapped);
+        ..oldest.clone()
+    }
+}
+
+fn swap(model: &mut Model, swap: &Swap) -> Result<SwapPlan, SwapConflict> {
+    let epoch = model.epoch;
+    let planned = ask(&mut model.view, &model.bucket, |view| {
+        let names = std::cell::Cell::new(model.names);
+        view.swap(swap, epoch, GcEpoch(9), || {
+            names.set(names.get() + 1);
+            names.get() << 64 | 0xfade
+        })
+    });
+    model.names += 100;
+    planned
 }
 
 fn hourly(nth: u64) -> Appended {
@@ -509,55 +538,82 @@ fn stable_end_stops_at_an_open_transaction() {
     assert_eq!(model.view.root().stable_end, Offset(2_000_000));
 }
 
-/// Rule C3 inside a rolled manifest: new objects from the leaf up, and the root names the new one.
+/// Rule C3 inside rolled manifests: those that name an input are written anew, up to the root, and no other is.
 #[test]
-fn swap_inside_a_rolled_manifest_rewrites_the_path_to_it() {
+fn swap_over_rolled_manifests_rewrites_the_paths_to_its_inputs() {
     let mut model = rolled_model();
-    let root = model.view.root().clone();
-    let path = ask(&mut model.view, &model.bucket, |view| path_to(view, Offset(0)));
-    let input = ask(&mut model.view, &model.bucket, |view| cloned(view.find(Offset(0)))).expect("covered");
-    let output = SegmentEntry { length: 1_000, record_count: 10, ..input.clone() };
-
-    let name = |level: u8| {
-        ObjectKey::Manifest(PartitionObject {
-            partition: PARTITION,
-            gc_epoch: GcEpoch(9),
-            epoch: model.epoch,
-            base: Offset(0),
-            random: u128::from(level),
-        })
+    let all = model.all.clone();
+    // From the middle of one rolled manifest into another.
+    let inputs = all[1..8].to_vec();
+    let output = merged(&mut model, &inputs);
+    let plan = swap(&mut model, &Swap::new(inputs, output.clone())).expect("the inputs are there");
+    let before = ask(&mut model.view, &model.bucket, ManifestView::references);
+    let manifests = |objects: &mut dyn Iterator<Item = &ObjectKey>| {
+        objects.filter(|object| matches!(object, ObjectKey::Manifest(_))).count()
     };
-    let (leaf, above) = path.split_last().expect("the segment is in a rolled manifest");
-    let node = leaf.1.swap_entries(&[input], vec![output.clone()]).expect("the input is there");
-    let (object, mut reference) = node.to_object(name(1));
-    model.bucket.insert(object.object, object.bytes);
-    let mut old = leaf.0.clone();
-    for (parent, node) in above.iter().rev() {
-        let (object, renamed) =
-            node.swap_rolled(&old, reference).expect("the parent names it").to_object(name(parent.level));
+    let dropped = manifests(&mut plan.dropped.iter());
+    assert!(dropped > 2 && dropped < manifests(&mut before.iter()), "{dropped} manifests are written anew");
+    assert!(plan.objects.len() <= dropped, "what is left of them is no more");
+    for object in plan.objects {
         model.bucket.insert(object.object, object.bytes);
-        (old, reference) = (parent.clone(), renamed);
     }
-    let swapped = root.swap_rolled(&old, reference.clone(), model.epoch).expect("the root names it");
-    assert_eq!(root.swap_rolled(&reference, old, model.epoch), Err(SwapConflict));
-    model.commit(swapped);
-    let found = ask(&mut model.view, &model.bucket, |view| cloned(view.find(Offset(0))));
-    assert_eq!(found, Some(output.clone()));
-    model.all[0] = output;
+    model.commit(plan.root);
+    model.all.splice(1..8, [output]);
     (0..24_000_000).step_by(500_000).for_each(|offset| model.check_find(Offset(offset)));
+    model.check_epochs();
+    model.check_references();
 }
 
-/// The rolled manifests from the root down to the one that lists the segment of `offset`.
-fn path_to(view: &ManifestView, offset: Offset) -> Lookup<Vec<(RolledRef, ManifestNode)>> {
-    let mut path: Vec<(RolledRef, ManifestNode)> = Vec::new();
-    let mut level = view.root().rolled();
-    while let Some(rolled) = level.iter().find(|rolled| rolled.end > offset) {
-        let Some(node) = view.node(rolled) else { return Lookup::Need(rolled.clone()) };
-        path.push((rolled.clone(), node.clone()));
-        level = match node.items() {
-            NodeItems::Segments(_) => break,
-            NodeItems::Manifests(below) => below,
-        };
+/// Rule C3: what was appended meanwhile, or left, is no input; what was swapped is none twice.
+#[test]
+fn swap_holds_whatever_is_appended_behind_it() {
+    let mut model = Model::new(TINY);
+    (0..3).for_each(|nth| model.append(hourly(nth)));
+    let inputs = model.all[..2].to_vec();
+    let output = merged(&mut model, &inputs);
+    let planned = Swap::new(inputs, output.clone());
+    (3..30).for_each(|nth| model.append(hourly(nth)));
+    let plan = swap(&mut model, &planned).expect("the inputs are there, in a rolled manifest by now");
+    assert_eq!(plan.root.tiered_end, Offset(30_000_000));
+    model.advance(Offset(1_000_000));
+    assert_eq!(swap(&mut model, &planned), Err(SwapConflict), "one of the inputs has left the log");
+}
+
+#[test]
+#[should_panic(expected = "rule C2")]
+fn swap_above_stable_end_is_a_mistake() {
+    let mut model = Model::new(TINY);
+    let mut entry = model.entry(hourly(0));
+    entry.open = Some(OpenTxns { count: 1, first: Offset(400) });
+    let root = model.view.root().append(entry.clone(), LeaderEpoch(1));
+    model.commit(root);
+    model.all.push(entry.clone());
+    let output = SegmentEntry { open: entry.open, ..merged(&mut model, &[entry.clone()]) };
+    let _ = swap(&mut model, &Swap::new(vec![entry], output));
+}
+
+#[test]
+#[should_panic(expected = "rule C3")]
+fn swap_that_covers_less_than_its_inputs_is_a_mistake() {
+    let mut model = Model::new(TINY);
+    (0..2).for_each(|nth| model.append(hourly(nth)));
+    let inputs = model.all.clone();
+    let output = SegmentEntry { end: Offset(1_999_999), ..merged(&mut model, &inputs) };
+    let _ = Swap::new(inputs, output);
+}
+
+/// How far compaction came is read back, and what was never compacted is written as it always was.
+#[test]
+fn a_root_says_how_far_it_is_compacted() {
+    let mut model = Model::new(TINY);
+    model.append(hourly(0));
+    let never = model.view.root().encode();
+    for purge_at in [None, Some(TimestampMs(0)), Some(TimestampMs(i64::MAX - 1))] {
+        let compacted = Compacted { end: Offset(1_000_000), purge_at };
+        let root = model.view.root().after_pass(compacted, model.epoch);
+        let encoded = root.encode();
+        assert_eq!((never[4], encoded[4]), (1, 2), "versions");
+        assert_eq!(ManifestRoot::decode(&encoded).map(|root| root.compacted), Ok(compacted));
+        assert_eq!(root.advance_log_start(Offset(7), model.epoch).compacted, compacted);
     }
-    Lookup::Found(path)
 }

@@ -10,7 +10,7 @@ use crate::epochs::EpochStart;
 use crate::ids::{Offset, TimestampMs};
 use crate::object_key::ObjectKey;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// A root with the rolled manifests below it that were loaded.
 #[derive(Clone, Debug)]
@@ -144,6 +144,25 @@ impl ManifestView {
             return Lookup::Found(None);
         }
         self.first(|span| span.end > offset)
+    }
+
+    /// The segments that cover any of these offsets, oldest first. One that `log_start` has passed is among them only where a manifest still
+    /// names it.
+    pub fn segments(&self, covering: Range<Offset>) -> Lookup<Vec<SegmentEntry>> {
+        let wanted = |span: &Span| span.end > covering.start && span.base < covering.end;
+        let mut segments = Vec::new();
+        let walked = self.walk(wanted, &mut |item| {
+            match item {
+                _ if item.span().base >= covering.end => return ControlFlow::Break(()),
+                Item::Segment(entry) if wanted(&entry.span()) => segments.push(entry.clone()),
+                Item::Segment(_) | Item::Manifest(_) => {}
+            }
+            ControlFlow::Continue(())
+        });
+        match walked {
+            ControlFlow::Break(Stop::Need(rolled)) => Lookup::Need(rolled),
+            _ => Lookup::Found(segments),
+        }
     }
 
     /// The first segment in which a record at or after `from` may have a timestamp of at least `timestamp`.

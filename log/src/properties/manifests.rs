@@ -1,7 +1,7 @@
 //! Roots and rolled manifests (rules T5, S11), behind a sound CRC. What decodes can be written, asked and moved on.
 
 use crate::epochs::EpochStart;
-use crate::manifest::{ManifestNode, ManifestRoot, ManifestView, OpenTxns, Retention, SegmentEntry};
+use crate::manifest::{Compacted, ManifestNode, ManifestRoot, ManifestView, OpenTxns, Retention, SegmentEntry};
 use crate::object_key::{BundleObject, GcEpoch, ObjectKey, PartitionObject};
 use crate::testing::{Seed, decoding};
 use crate::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs, TopicId};
@@ -9,8 +9,8 @@ use crate::{BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs
 /// Reads the input as a root and as a rolled manifest.
 pub fn manifest(input: &[u8]) -> bool {
     let mut taken = false;
-    for magic in [b"MPMR", b"MPMN"] {
-        let bytes = mended(input, magic);
+    for (magic, version) in [(b"MPMR", 1), (b"MPMR", 2), (b"MPMN", 1)] {
+        let bytes = mended(input, magic, version);
         if let Ok(root) = decoding(&bytes, || ManifestRoot::decode(&bytes)) {
             root_holds(&root);
             taken = true;
@@ -23,12 +23,12 @@ pub fn manifest(input: &[u8]) -> bool {
     taken
 }
 
-/// The input with this magic, format version 1, and a CRC that fits.
-fn mended(input: &[u8], magic: &[u8; 4]) -> Vec<u8> {
+/// The input with this magic, this version of the format, and a CRC that fits.
+fn mended(input: &[u8], magic: &[u8; 4], version: u8) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if let Some(covered) = bytes.len().checked_sub(4).filter(|covered| *covered >= 5) {
         bytes[..4].copy_from_slice(magic);
-        bytes[4] = 1;
+        bytes[4] = version;
         let crc = crc32c::crc32c(&bytes[..covered]);
         bytes[covered..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -71,6 +71,8 @@ fn moves_on(root: &ManifestRoot) {
         let longer = root.append(entry(root.partition, root.tiered_end, epoch, None), epoch);
         assert_eq!(ManifestRoot::decode(&longer.encode()), Ok(longer));
     }
+    let moved = root.after_pass(Compacted { end: root.stable_end, purge_at: None }, epoch);
+    assert_eq!(ManifestRoot::decode(&moved.encode()), Ok(moved));
     let moved = root.advance_log_start(to, epoch);
     assert_eq!(ManifestRoot::decode(&moved.encode()), Ok(moved));
     let mut random = 0;
@@ -111,7 +113,7 @@ fn entry(partition: PartitionId, base: Offset, epoch: LeaderEpoch, open: Option<
     }
 }
 
-/// A new root, one with a few entries, one that was rolled, and a manifest it was rolled into.
+/// A new root, one with a few entries, one that was rolled, the same compacted, and a manifest it was rolled into.
 #[must_use]
 pub fn manifest_seeds() -> Vec<Seed> {
     let partition = PartitionId { topic: TopicId(0x1234_5678 << 90), index: 3 };
@@ -130,6 +132,9 @@ pub fn manifest_seeds() -> Vec<Seed> {
             random
         });
         if let Some(plan) = plan {
+            let compacted = Compacted { end: Offset(9), purge_at: Some(TimestampMs(1_700_000_000_000)) };
+            let compacted = plan.root.after_pass(compacted, LeaderEpoch(1));
+            seeds.push(("compacted".to_owned(), compacted.encode().to_vec()));
             seeds.push(("rolled".to_owned(), plan.root.encode().to_vec()));
             seeds.extend(plan.objects.into_iter().map(|object| ("node".to_owned(), object.bytes.to_vec())));
             return seeds;

@@ -92,7 +92,7 @@ fn another_manifest_is_refused() {
 fn newer_format_says_to_upgrade() {
     let mut bytes = ManifestRoot::new(PARTITION).encode().to_vec();
     bytes[4] = 9;
-    assert_eq!(ManifestRoot::decode(&reseal(bytes)), Err(ManifestError::NewerVersion { found: 9, known: 1 }));
+    assert_eq!(ManifestRoot::decode(&reseal(bytes)), Err(ManifestError::NewerVersion { found: 9, known: 2 }));
 }
 
 /// Sizes and counts come from outside: what they add up to has to fit, or a later sum would overflow.
