@@ -11,6 +11,7 @@ mod budget;
 mod carry;
 mod catalog;
 pub mod clock;
+mod compactor;
 pub mod config;
 mod controller;
 mod coordinators;

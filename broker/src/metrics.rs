@@ -67,6 +67,7 @@ pub(crate) struct Metrics {
     fetch_seconds: Histogram<f64>,
     pub(crate) wal: WalMeters,
     pub(crate) tier: TierMeters,
+    pub(crate) compaction: CompactionMeters,
     pub(crate) objects: ObjectMeters,
     pub(crate) metadata: MetadataMeters,
     pub(crate) coordinators: CoordinatorMeters,
@@ -104,6 +105,17 @@ pub(crate) struct TierMeters {
     pub(crate) commit_seconds: Histogram<f64>,
     pub(crate) segments: Counter<u64>,
     pub(crate) objects_deleted: Counter<u64>,
+}
+
+/// What compaction counts.
+#[derive(Clone)]
+pub(crate) struct CompactionMeters {
+    pub(crate) passes: Counter<u64>,
+    /// Passes that ended early; each is begun again.
+    pub(crate) errors: Counter<u64>,
+    pub(crate) read_bytes: Counter<u64>,
+    pub(crate) written_bytes: Counter<u64>,
+    pub(crate) removed_records: Counter<u64>,
 }
 
 /// What is counted at the object store itself, whoever asked.
@@ -169,6 +181,7 @@ impl Metrics {
             ),
             wal: WalMeters::new(&meter),
             tier: TierMeters::new(&meter),
+            compaction: CompactionMeters::new(&meter),
             objects: ObjectMeters::new(&meter),
             metadata: MetadataMeters::new(&meter),
             coordinators: CoordinatorMeters::new(&meter),
@@ -275,6 +288,19 @@ impl TierMeters {
             commit_seconds: seconds("millpond_commit_seconds", "Time to commit manifests", &LATENCY_BOUNDS),
             segments: counter("millpond_committed_segments", "Segments committed to manifests"),
             objects_deleted: counter("millpond_deleted_objects", "Objects that garbage collection deleted"),
+        }
+    }
+}
+
+impl CompactionMeters {
+    fn new(meter: &Meter) -> CompactionMeters {
+        let counter = |name, help| counting(meter, name, help);
+        CompactionMeters {
+            passes: counter("millpond_compaction_passes", "Passes of compaction that came to their end"),
+            errors: counter("millpond_compaction_errors", "Passes of compaction that ended early and are begun again"),
+            read_bytes: counter("millpond_compaction_read_bytes", "Bytes of segments that compaction read"),
+            written_bytes: counter("millpond_compaction_written_bytes", "Bytes of segments that compaction wrote"),
+            removed_records: counter("millpond_compaction_removed_records", "Records that compaction removed"),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::broker::{Broker, Inner};
 use crate::bucket::{Bucket, BucketError};
 use crate::budget::{Budget, Doors};
 use crate::catalog::{Catalog, PartitionHandle};
+use crate::compactor::Compactor;
 use crate::config::Config;
 use crate::controller;
 use crate::coordinators::{Coordinators, Groups, Keeper, Parts, Transactions};
@@ -48,6 +49,7 @@ use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::Kv;
 use millpond_metadata::store::{Store, StoreError};
 use object_store::ObjectStore;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -220,7 +222,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         shards,
         peers,
         wal: wal.clone(),
-        tier,
+        tier: tier.clone(),
         tiered: Arc::clone(&tiered),
         producer_ids: ProducerIds::default(),
         produce_memory: Arc::new(Semaphore::new(config.produce_memory_bytes as usize)),
@@ -249,6 +251,16 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         cluster: cluster_id,
         broker: config.id,
         incarnation: registered.inc,
+    };
+    let compactor = Compactor {
+        tier,
+        tiered: Arc::clone(&tiered),
+        uploader: uploader.clone(),
+        gc_epoch: Arc::clone(&gc_epoch),
+        meters: metrics.compaction.clone(),
+        interval: config.tier_interval,
+        started: crate::clock::monotonic(),
+        looks: BTreeMap::new(),
     };
     let tierer = Tierer {
         inbox: tier_inbox,
@@ -301,6 +313,11 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let until = shutdown.clone();
     tasks.spawn(async move {
         tierer.run(until).await;
+        Ok(())
+    });
+    let until = shutdown.clone();
+    tasks.spawn(async move {
+        compactor.run(until).await;
         Ok(())
     });
     let until = shutdown.clone();

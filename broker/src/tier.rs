@@ -1,11 +1,14 @@
-//! The tierer: the one task that changes manifests. Flush, retention and delete-records of a partition are serialised here (rule C3).
+//! The tierer: the one task that changes manifests. Flush, retention, delete-records and compaction of a partition are serialised here (rule C3).
 //!
 //! Level-triggered: each look starts from the views and the WAL, so whatever failed is simply found again (rule T8). What is
 //! due and what a failure means is decided in `core::tiering` and `core::flush`; this carries it out.
 
 pub(crate) mod commit;
 mod manifests;
+mod rewrites;
 pub(crate) mod upload;
+
+pub(crate) use rewrites::{Change as RewriteChange, PassInput, Refused as RewriteRefused, Rewritable, Rewrite};
 
 use crate::api::ApiError;
 use crate::clock;
@@ -57,6 +60,12 @@ pub(crate) enum TierRequest {
     Flush { partitions: Vec<PartitionId>, done: oneshot::Sender<Result<(), ApiError>> },
     /// Move the log start.
     DeleteRecords { partition: PartitionId, before: Option<Offset>, done: oneshot::Sender<Result<Offset, ApiError>> },
+    /// Which partitions may be due for compaction.
+    Rewritable { done: oneshot::Sender<Vec<Rewritable>> },
+    /// What a pass of compaction needs to know besides the manifest. `None` when the partition is not led here.
+    PassInput { partition: PartitionId, done: oneshot::Sender<Option<PassInput>> },
+    /// A step of compaction.
+    Rewrite(Rewrite),
 }
 
 /// Asks the tierer.
@@ -172,8 +181,9 @@ pub(crate) struct TierState {
     uploads: FuturesUnordered<UploadTask>,
     wishes: Vec<FlushWish>,
     cuts: Vec<CutWish>,
-    /// Some of them have further to go, and nothing to wait for.
-    cuts_go_on: bool,
+    rewrites: Vec<Rewrite>,
+    /// Some of these have further to go, and nothing to wait for.
+    goes_on: bool,
     /// Of the object store and the metadata store, which all partitions share. Each has its own besides.
     backoff: Backoff,
 }
@@ -191,7 +201,7 @@ impl Tierer {
                     None => return,
                 },
                 Some((flush, outcome)) = self.state.uploads.next() => self.on_uploaded(flush, outcome).await,
-                () = std::future::ready(()), if self.state.cuts_go_on => self.state.cuts_go_on = false,
+                () = std::future::ready(()), if self.state.goes_on => self.state.goes_on = false,
                 _ = tick.tick() => {
                     self.settle_open().await;
                     self.apply_retention().await;
@@ -200,6 +210,7 @@ impl Tierer {
             self.look_at_offices();
             self.grant_wishes();
             self.grant_cuts().await;
+            self.grant_rewrites().await;
             self.start_uploads();
         }
     }
@@ -229,6 +240,10 @@ impl Tierer {
             }
             TierRequest::Flush { partitions, done } => self.on_flush(partitions, done),
             TierRequest::DeleteRecords { partition, before, done } => self.on_cut(partition, before, done),
+            // Whoever asks these ends with the broker.
+            TierRequest::Rewritable { done } => drop(done.send(self.rewritable())),
+            TierRequest::PassInput { partition, done } => drop(done.send(self.pass_input(partition))),
+            TierRequest::Rewrite(rewrite) => self.state.rewrites.push(rewrite),
         }
     }
 

@@ -6,8 +6,10 @@ mod aborted;
 mod search;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub(crate) use search::larger;
+pub(crate) use whole::WholeSegment;
 
 use bytes::Bytes;
 use millpond_cache::{Cache, CacheError, Hint, Object};

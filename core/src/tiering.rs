@@ -1,18 +1,20 @@
 //! What a leader does about the manifest of one partition: which tail goes up, what is committed, when it counts, what comes
-//! after a failure (rules T1, T5, T6, T8, C1, C3, K5, K8).
+//! after a failure (rules T1, T5, T6, T8, C1, C2, C3, K5, K8).
 //!
 //! Pure: it reads no WAL, puts no object and runs no transaction. The driver does, and says how each ended. Whatever is under
-//! way for a partition is here, so that flush, retention and delete-records cannot overlap (rule C3).
+//! way for a partition is here, so that flush, retention, delete-records and compaction cannot overlap (rule C3).
 
 mod backoff;
+mod compaction;
 mod retention;
 
 pub use backoff::Backoff;
+pub use compaction::{CompactionRule, PassPlan, SWAP_BYTES_TARGET, SWAP_INPUTS_MAX, groups, plan_pass};
 pub use retention::{TailBatch, may_retire, tail_retention_start};
 
 use crate::flush::{FlushRule, Pressure, Tail};
 use crate::replica::Visible;
-use millpond_log::manifest::{Dropped, ManifestRoot, SegmentEntry};
+use millpond_log::manifest::{Compacted, Dropped, ManifestRoot, SegmentEntry, Swap, SwapPlan};
 use millpond_log::object_key::{GcEpoch, ObjectKey};
 use millpond_log::producers::ProducerTable;
 use millpond_log::{LeaderEpoch, Offset, PartitionId, TimestampMs};
@@ -295,30 +297,61 @@ impl Tiering {
         if self.office == Some(epoch) { Step::Idle } else { Step::Stale }
     }
 
-    /// Whether the log start may be moved now.
+    /// Whether the manifest may be changed now: by an advance of the log start, or by compaction.
     #[must_use]
-    pub fn may_advance(&self, now_ms: u64) -> bool {
+    pub fn may_change(&self, now_ms: u64) -> bool {
         self.office.is_some() && matches!(self.step, Step::Idle) && self.backoff.over(now_ms)
     }
 
     /// The change that moves the log start (rule C1) as far as `dropped` says, which is what the manifest says leaves it then. A bundle that
     /// loses a segment may hold others': only the collector, which reads all manifests, deletes it.
     ///
-    /// Panics unless `may_advance`.
+    /// Panics unless `may_change`.
     pub fn advance(&mut self, dropped: &Dropped) -> Change {
-        assert!(matches!(self.step, Step::Idle), "rule C3: one change of a manifest at a time");
-        let epoch = self.office.expect("only a leader moves the log start");
         let segments = dropped.segments.iter().map(|entry| entry.object);
         let manifests = dropped.manifests.iter().map(|rolled| rolled.object);
-        let alone = |object: &ObjectKey| !matches!(object, ObjectKey::Bundle(_));
+        let named = segments.chain(manifests).filter(ObjectKey::is_alone).collect();
+        self.change(|root, epoch| root.advance_log_start(dropped.to, epoch), None, named)
+    }
+
+    /// The change that puts a segment in place of others (rules C2, C3), as planned on `root` and with this office's epoch. The segment's
+    /// object and the plan's are in the bucket, surely and rightly (rules T2, T3).
+    ///
+    /// Panics unless `may_change`, and the plan follows on the root.
+    pub fn swap(&mut self, swap: &Swap, plan: SwapPlan) -> Change {
+        let named = plan.objects.iter().map(|object| object.object.gc_epoch());
+        let oldest = named.fold(swap.output().object.gc_epoch(), GcEpoch::min);
+        let root = |root: &ManifestRoot, epoch| {
+            assert!(plan.root.seq == root.seq + 1 && plan.root.epoch == epoch, "the plan follows on the root");
+            plan.root
+        };
+        self.change(root, Some(oldest), plan.dropped)
+    }
+
+    /// The change that says how far a pass of compaction has come.
+    ///
+    /// Panics unless `may_change`.
+    pub fn after_pass(&mut self, compacted: Compacted) -> Change {
+        self.change(|root, epoch| root.after_pass(compacted, epoch), None, Vec::new())
+    }
+
+    /// A change that moves no tiered end, begun now.
+    fn change(
+        &mut self,
+        root: impl FnOnce(&ManifestRoot, LeaderEpoch) -> ManifestRoot,
+        objects_gc_epoch: Option<GcEpoch>,
+        dropped: Vec<ObjectKey>,
+    ) -> Change {
+        assert!(matches!(self.step, Step::Idle), "rule C3: one change of a manifest at a time");
+        let epoch = self.office.expect("only a leader changes a manifest");
         self.step = Step::Committing;
         Change {
             partition: self.partition,
             epoch,
             base: self.base,
-            objects_gc_epoch: None,
-            root: self.root.advance_log_start(dropped.to, epoch),
-            dropped: segments.chain(manifests).filter(alone).collect(),
+            objects_gc_epoch,
+            root: root(&self.root, epoch),
+            dropped,
             producers: None,
             sent: false,
         }

@@ -164,10 +164,11 @@ impl TopicConfig {
         self.segment_bytes.min(UPLOAD_BYTES_MAX)
     }
 
-    /// Age of its oldest record at which a partition's tail is uploaded.
+    /// Age of its oldest record at which a partition's tail is uploaded. What is in no segment is not compacted either.
     #[must_use]
     pub fn upload_age(&self) -> Duration {
-        self.segment_age.min(UPLOAD_AGE_MAX)
+        let compacted_after = if self.cleanup_policy.compact { self.max_compaction_lag } else { FOR_EVER };
+        self.segment_age.min(UPLOAD_AGE_MAX).min(compacted_after)
     }
 
     /// In-sync replicas that a commit needs in a topic of `replicas` replicas (rule I1).

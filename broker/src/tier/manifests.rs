@@ -124,7 +124,7 @@ impl Tierer {
 
     fn may_retire(&self, partition: PartitionId, led: &Partition, now: TimestampMs, now_ms: u64) -> bool {
         let retention = retention(led);
-        if retention.age_ms_max.is_none() && retention.size_max.is_none() || !led.tiering.may_advance(now_ms) {
+        if retention.age_ms_max.is_none() && retention.size_max.is_none() || !led.tiering.may_change(now_ms) {
             return false;
         }
         let root = led.tiering.root();
@@ -185,7 +185,7 @@ impl Tierer {
                 Some(answer) => answer,
                 None if self.log_start(wish.partition) > before => {
                     (wish.begun, wish.until) = (true, clock::monotonic() + CUT_WAIT_MAX);
-                    self.state.cuts_go_on = true;
+                    self.state.goes_on = true;
                     self.state.cuts.push(wish);
                     continue;
                 }
@@ -228,7 +228,7 @@ impl Tierer {
     async fn move_log_start(&mut self, partition: PartitionId, to: Offset) -> Result<(), CommitError> {
         let now_ms = self.now_ms();
         let led = &self.state.partitions[&partition];
-        if !led.tiering.may_advance(now_ms) {
+        if !led.tiering.may_change(now_ms) {
             return Err(CommitError::Busy);
         }
         let mut view = ManifestView::new(ManifestRoot::clone(led.tiering.root()));

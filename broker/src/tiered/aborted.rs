@@ -27,6 +27,23 @@ impl Tiered {
         if read.start >= manifest.tiered_end {
             return Ok(aborted_in(tail.bearing_on(read.clone()), &read));
         }
+        Ok(self.search(manifest, read).await?.finish(tail))
+    }
+
+    /// The same for a read below the manifest's `stable_end`, of which segments tell all (rule T7); `None` if these do not.
+    ///
+    /// # Errors
+    /// As `aborted`.
+    pub(crate) async fn aborted_in_segments(
+        &self,
+        manifest: &Arc<ManifestRoot>,
+        read: Range<Offset>,
+    ) -> Result<Option<Vec<AbortedTxn>>, TieredError> {
+        let search = self.search(manifest, read).await?;
+        Ok((!search.goes_on()).then(|| search.finish(&AbortedList::default())))
+    }
+
+    async fn search(&self, manifest: &Arc<ManifestRoot>, read: Range<Offset>) -> Result<AbortedSearch, TieredError> {
         let mut view = ManifestView::new(ManifestRoot::clone(manifest));
         let mut at = read.start;
         let mut search = AbortedSearch::new(read);
@@ -38,6 +55,6 @@ impl Tiered {
             }
             at = entry.end;
         }
-        Ok(search.finish(tail))
+        Ok(search)
     }
 }

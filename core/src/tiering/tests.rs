@@ -108,10 +108,10 @@ fn one_thing_is_under_way_at_a_time() {
     let mut tiering = leader();
     tiering.begin_upload();
     assert_eq!(offered(&tiering, 0, &visible(4)), None, "rule C3");
-    assert!(!tiering.may_advance(0), "rule C3");
+    assert!(!tiering.may_change(0), "rule C3");
     let change = tiering.uploaded(entry(0, 4), ProducerTable::default()).expect("it leads still");
     assert_eq!((change.base, change.objects_gc_epoch, change.root.tiered_end), (0, Some(GcEpoch(9)), Offset(4)));
-    assert!(!tiering.may_advance(0) && offered(&tiering, 0, &visible(9)).is_none(), "rule C3");
+    assert!(!tiering.may_change(0) && offered(&tiering, 0, &visible(9)).is_none(), "rule C3");
     let settled = tiering.settled(change, Outcome::Committed(70), 0, 0.0);
     assert!(matches!(settled, Settled::Announce(root) if root.tiered_end == Offset(4)));
     assert_eq!(offered(&tiering, 0, &visible(9)), Some((4, 9)), "T1: exactly from the tiered end");
@@ -124,7 +124,7 @@ fn what_was_uploaded_in_another_office_is_an_orphan() {
     tiering.begin_upload();
     tiering.lead(LeaderEpoch(4));
     assert_eq!(tiering.uploaded(entry(0, 4), ProducerTable::default()), None, "rule K8");
-    assert!(tiering.wants_root(0) && !tiering.may_advance(0), "rule T8");
+    assert!(tiering.wants_root(0) && !tiering.may_change(0), "rule T8");
 }
 
 #[test]

@@ -225,7 +225,7 @@ impl World {
         let may = matches!(slot.errand, Errand::None)
             && visible.leads
             && slot.tiering.office() == Some(visible.epoch)
-            && slot.tiering.may_advance(now_ms);
+            && slot.tiering.may_change(now_ms);
         let end = visible.hw;
         if !may || start >= end {
             return Ok(false);

@@ -559,7 +559,7 @@ impl World {
     /// Retention or delete-records: the log start moves to some committed offset.
     fn advance(&mut self) -> Result<String, String> {
         let (start, hw) = (self.tiering.root().log_start, self.replica.visible().hw);
-        if !matches!(self.errand, Errand::None) || !self.tiering.may_advance(self.now_ms) || start >= hw {
+        if !matches!(self.errand, Errand::None) || !self.tiering.may_change(self.now_ms) || start >= hw {
             return Ok("the log start stays".to_owned());
         }
         let to = Offset(self.random.random_range(start.0 + 1..=hw.0));
