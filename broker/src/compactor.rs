@@ -11,7 +11,7 @@ use crate::metrics::CompactionMeters;
 use crate::tier::upload::{UploadError, Uploader};
 use crate::tier::{PassInput, Rewritable, RewriteRefused, TierHandle, TierRequest};
 use crate::tiered::{Tiered, TieredError};
-use millpond_core::tiering::{Backoff, PassPlan, plan_pass};
+use millpond_core::tiering::{Backoff, plan_pass};
 use millpond_log::PartitionId;
 use millpond_log::batch::BatchError;
 use millpond_log::manifest::{ManifestRoot, ManifestView};

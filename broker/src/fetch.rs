@@ -316,7 +316,7 @@ impl Broker {
         }
     }
 
-    /// Reads `wanted` from the tail, or from object storage where the tail no longer reaches back.
+    /// Reads `wanted` from the tail, or from object storage where the tail no longer reaches back, or was written anew (rules C2, X7).
     /// `None`: what was looked at has moved; look again with a newer view.
     async fn read_batches(
         &self,
@@ -331,6 +331,9 @@ impl Broker {
         if budget.bytes == 0 && !budget.may_overshoot {
             return Ok(Some(Read { filled: true, ..Read::default() }));
         }
+        if offset < view.manifest.rewritten_end {
+            return self.read_tiered(view, id, wanted, budget, scan, deadline).await;
+        }
         let tail = self.wal().read(id, offset, end, budget.bytes);
         match tail.instrument(tracing::debug_span!("read", from = "wal")).await {
             Ok(batches) => Ok(Some(within(batches.into_iter().map(|(batch, _)| batch).collect(), end, budget))),
@@ -339,17 +342,31 @@ impl Broker {
                 Ok(None)
             }
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) if offset < view.visible.tiered_end => {
-                let read = self.tiered().read(&view.manifest, offset..end, budget.bytes, scan);
-                match tokio::time::timeout_at(deadline.into(), read).await {
-                    Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
-                    Ok(Err(TieredError::Gone)) => self.look_past_gone(id, view.manifest.seq).await.map(|()| None),
-                    Ok(Err(error)) => Err(storage_error(&error)),
-                    // The store is slow: the read goes on in the background and the next fetch finds it cached.
-                    Err(_) => Ok(Some(Read::default())),
-                }
+                self.read_tiered(view, id, wanted, budget, scan, deadline).await
             }
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) => Ok(None),
             Err(error) => Err(storage_error(&error)),
+        }
+    }
+
+    /// As `read_batches`, from object storage.
+    async fn read_tiered(
+        &self,
+        view: &PartitionView,
+        id: PartitionId,
+        wanted: Range<Offset>,
+        budget: Budget,
+        scan: bool,
+        deadline: Instant,
+    ) -> Result<Option<Read>, ApiError> {
+        let end = wanted.end;
+        let read = self.tiered().read(&view.manifest, wanted, budget.bytes, scan);
+        match tokio::time::timeout_at(deadline.into(), read).await {
+            Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
+            Ok(Err(TieredError::Gone)) => self.look_past_gone(id, view.manifest.seq).await.map(|()| None),
+            Ok(Err(error)) => Err(storage_error(&error)),
+            // The store is slow: the read goes on in the background and the next fetch finds it cached.
+            Err(_) => Ok(Some(Read::default())),
         }
     }
 }

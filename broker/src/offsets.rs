@@ -136,7 +136,7 @@ impl Broker {
         match spec {
             OffsetSpec::Earliest => Ok(named(visible.log_start)),
             OffsetSpec::Latest => Ok(named(end)),
-            OffsetSpec::EarliestLocal => Ok(named(self.first_local(id, visible))),
+            OffsetSpec::EarliestLocal => Ok(named(self.first_local(id, view))),
             OffsetSpec::LatestTiered => {
                 let held = visible.tiered_end > visible.log_start;
                 Ok(held.then(|| Offset(visible.tiered_end.0 - 1)).and_then(named))
@@ -156,9 +156,12 @@ impl Broker {
         Ok(Some(FoundOffset { offset: root.value.log_start, timestamp: None, leader_epoch: None }))
     }
 
-    fn first_local(&self, id: PartitionId, visible: &Visible) -> Offset {
-        let held = self.wal().entries(id, visible.log_start, visible.end).first().map(|entry| entry.base);
-        held.unwrap_or(visible.end).max(visible.log_start)
+    /// Where what is read from this broker's disk begins.
+    fn first_local(&self, id: PartitionId, view: &PartitionView) -> Offset {
+        let PartitionView { visible, manifest, .. } = view;
+        let from = visible.log_start.max(manifest.rewritten_end);
+        let held = self.wal().entries(id, from, visible.end).first().map(|entry| entry.base);
+        held.unwrap_or(visible.end).max(from)
     }
 
     async fn first_at_or_after(

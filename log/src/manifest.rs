@@ -43,6 +43,9 @@ pub struct ManifestRoot {
     pub epoch: LeaderEpoch,
     /// How far the log is compacted.
     pub compacted: Compacted,
+    /// Where the last of the segments ends that took the place of others. Below it the log is what they hold: what is left of it in a WAL is
+    /// what it was, of which the segments no longer tell what was aborted (rules X7, F5). At most `stable_end`.
+    pub rewritten_end: Offset,
     rolled: Vec<RolledRef>,
     entries: Vec<SegmentEntry>,
 }
@@ -93,6 +96,7 @@ impl ManifestRoot {
             stable_end: Offset(0),
             epoch: LeaderEpoch(0),
             compacted: Compacted::default(),
+            rewritten_end: Offset(0),
             rolled: Vec::new(),
             entries: Vec::new(),
         }
@@ -200,9 +204,7 @@ impl ManifestRoot {
             () if self.base() > self.log_start => Err("a gap between log_start and the entries"),
             () if self.stable_end > self.tiered_end => Err("stable_end beyond tiered_end"),
             () if self.compacted.end > self.stable_end => Err("compacted beyond stable_end"),
-            () if self.compacted.end == Offset(0) && self.compacted.purge_at.is_some() => {
-                Err("a purge of what is not compacted")
-            }
+            () if self.rewritten_end > self.stable_end => Err("rewritten beyond stable_end"),
             () if !self.rolled.is_sorted_by(|older, newer| older.level >= newer.level) => Err("levels rise"),
             () => Ok(()),
         }

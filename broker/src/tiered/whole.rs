@@ -29,16 +29,16 @@ impl Tiered {
     ) -> Result<WholeSegment, TieredError> {
         let index = self.index(partition, entry).await?;
         let (key, length) = (&entry.object, entry.object_length);
-        let parse = |pieces: &[Bytes]| AppendTimes::parse(&index, &whole(pieces)).map_err(|source| damaged(key, source));
+        let parse =
+            |pieces: &[Bytes]| AppendTimes::parse(&index, &whole(pieces)).map_err(|source| damaged(key, source));
         let times = entry.in_object(&index.append_times_bytes());
         let times = self.checked(key, length, times, Hint::Scan, parse).await?;
         let batches = match index.chunks().len() {
             0 => Vec::new(),
             chunks => {
                 let span = index.span(0..chunks);
-                let read = |pieces: &[Bytes]| {
-                    index.read_timed(&span, pieces, &times).map_err(|source| damaged(key, source))
-                };
+                let read =
+                    |pieces: &[Bytes]| index.read_timed(&span, pieces, &times).map_err(|source| damaged(key, source));
                 self.checked(key, length, entry.in_object(&span.bytes), Hint::Scan, read).await?
             }
         };

@@ -14,11 +14,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 const ROOT_MAGIC: &[u8; 4] = b"MPMR";
 const NODE_MAGIC: &[u8; 4] = b"MPMN";
 
-/// Of rolled manifests, and of roots of logs that were never compacted.
+/// Of rolled manifests, and of roots of logs that were never written anew.
 const VERSION: u8 = 1;
 
-/// Of roots that say how far their logs are compacted.
-const VERSION_COMPACTED: u8 = 2;
+/// Of roots that say how far their logs were written anew, and are compacted.
+const VERSION_REWRITTEN: u8 = 2;
 
 const KEY_SEGMENT: u8 = 0;
 const KEY_MANIFEST: u8 = 1;
@@ -39,16 +39,16 @@ impl ManifestRoot {
     /// Panics above `ROOT_BYTES_MAX`: then rolling was put off for far too long.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let compacted = self.compacted.end > Offset(0);
-        let mut out = begin(ROOT_MAGIC, if compacted { VERSION_COMPACTED } else { VERSION });
+        let rewritten = (self.compacted, self.rewritten_end) != (Compacted::default(), Offset(0));
+        let mut out = begin(ROOT_MAGIC, if rewritten { VERSION_REWRITTEN } else { VERSION });
         put_partition(&mut out, self.partition);
         put_varint(&mut out, self.seq);
         put_varint(&mut out, self.log_start.0);
         put_varint(&mut out, self.tiered_end.0);
         put_varint(&mut out, self.tiered_end.0 - self.stable_end.0);
         put_varint(&mut out, u64::from(self.epoch.0));
-        if compacted {
-            put_compacted(&mut out, self.compacted);
+        if rewritten {
+            put_rewritten(&mut out, self.compacted, self.rewritten_end);
         }
         put_varint(&mut out, self.base().0);
         put_list(&mut out, &self.rolled, put_rolled);
@@ -66,7 +66,7 @@ impl ManifestRoot {
         if bytes.len() > ROOT_BYTES_MAX {
             return Err(ManifestError::Malformed("a root of more than ROOT_BYTES_MAX"));
         }
-        let (version, mut fields) = open(bytes, ROOT_MAGIC, VERSION_COMPACTED)?;
+        let (version, mut fields) = open(bytes, ROOT_MAGIC, VERSION_REWRITTEN)?;
         let partition = partition(&mut fields)?;
         let seq = fields.varint()?;
         let log_start = Offset(fields.varint()?);
@@ -74,13 +74,24 @@ impl ManifestRoot {
         let stable_end = tiered_end.0.checked_sub(fields.varint()?).map(Offset);
         let stable_end = stable_end.ok_or(ManifestError::Malformed("stable_end below 0"))?;
         let epoch = LeaderEpoch(fields.varint32()?);
-        let compacted = if version < VERSION_COMPACTED { Compacted::default() } else { compacted(&mut fields)? };
+        let (compacted, rewritten_end) =
+            if version < VERSION_REWRITTEN { Default::default() } else { rewritten(&mut fields)? };
         let base = Offset(fields.varint()?);
         let (rolled, base) = list(&mut fields, base, ROLLED_BYTES_MIN, |fields, base| rolled(fields, partition, base))?;
         let (entries, _) = list(&mut fields, base, ENTRY_BYTES_MIN, |fields, base| entry(fields, partition, base))?;
         fields.end()?;
-        let root =
-            ManifestRoot { partition, seq, log_start, tiered_end, stable_end, epoch, compacted, rolled, entries };
+        let root = ManifestRoot {
+            partition,
+            seq,
+            log_start,
+            tiered_end,
+            stable_end,
+            epoch,
+            compacted,
+            rewritten_end,
+            rolled,
+            entries,
+        };
         root.check().map_err(ManifestError::Malformed)?;
         Ok(root)
     }
@@ -181,18 +192,20 @@ fn open<'a>(bytes: &'a [u8], magic: &[u8; 4], newest: u8) -> Result<(u8, Fields<
     }
 }
 
-fn put_compacted(out: &mut BytesMut, compacted: Compacted) {
+fn put_rewritten(out: &mut BytesMut, compacted: Compacted, rewritten_end: Offset) {
+    put_varint(out, rewritten_end.0);
     put_varint(out, compacted.end.0);
     // No purge is due at the end of all time.
     put_signed(out, compacted.purge_at.map_or(i64::MAX, |at| at.0));
 }
 
-fn compacted(fields: &mut Fields<'_>) -> Result<Compacted, ManifestError> {
+fn rewritten(fields: &mut Fields<'_>) -> Result<(Compacted, Offset), ManifestError> {
+    let rewritten_end = Offset(fields.varint()?);
     let end = Offset(fields.varint()?);
     let purge_at = Some(fields.signed()?).filter(|at| *at != i64::MAX).map(TimestampMs);
-    match end {
-        Offset(0) => Err(ManifestError::Malformed("compacted up to 0")),
-        end => Ok(Compacted { end, purge_at }),
+    match (Compacted { end, purge_at }, rewritten_end) {
+        never if never == Default::default() => Err(ManifestError::Malformed("a later version, and nothing of it")),
+        rewritten => Ok(rewritten),
     }
 }
 

@@ -110,6 +110,7 @@ impl ManifestView {
         let mut rewriting = Rewriting { view: self, swap, objects: Vec::new(), dropped: Vec::new(), placed: false };
         let mut name = |base| PartitionObject { partition: root.partition, gc_epoch, epoch, base, random: random() };
         let mut next = root.next(epoch);
+        next.rewritten_end = root.rewritten_end.max(swap.output.end);
         next.rolled = rewriting.rolled(&root.rolled, &mut name);
         next.entries = swap.spliced(&root.entries, &mut rewriting.placed);
         let Rewriting { objects, mut dropped, .. } = rewriting;

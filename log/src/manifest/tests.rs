@@ -574,7 +574,8 @@ fn swap_holds_whatever_is_appended_behind_it() {
     let planned = Swap::new(inputs, output.clone());
     (3..30).for_each(|nth| model.append(hourly(nth)));
     let plan = swap(&mut model, &planned).expect("the inputs are there, in a rolled manifest by now");
-    assert_eq!(plan.root.tiered_end, Offset(30_000_000));
+    assert_eq!((plan.root.tiered_end, plan.root.rewritten_end), (Offset(30_000_000), Offset(2_000_000)));
+    assert_eq!(ManifestRoot::decode(&plan.root.encode()), Ok(plan.root));
     model.advance(Offset(1_000_000));
     assert_eq!(swap(&mut model, &planned), Err(SwapConflict), "one of the inputs has left the log");
 }

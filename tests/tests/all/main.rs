@@ -6,6 +6,7 @@ mod bucket_sim;
 mod buckets;
 mod cold_reads;
 mod commands;
+mod compaction;
 // One suite for every implementation of the waist; the embedded one's tests are in `metadata`.
 #[path = "../../../metadata/tests/all/conformance.rs"]
 mod conformance;
