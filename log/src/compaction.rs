@@ -19,3 +19,6 @@ pub use aborted::AbortedTxns;
 pub use keys::KeyOffsets;
 pub use pass::Pass;
 pub use rewrite::{Rewrite, Rewritten};
+
+#[cfg(test)]
+mod tests;

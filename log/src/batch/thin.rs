@@ -16,7 +16,7 @@ pub struct KeyedRecord<'a> {
     pub offset: Offset,
     /// Key; null and empty differ.
     pub key: Option<&'a [u8]>,
-    /// Whether the value is null. An empty one is not.
+    /// Whether it deletes its key: the value is null. An empty one is not, and what has no key deletes none.
     pub is_tombstone: bool,
 }
 
@@ -139,7 +139,7 @@ impl Batch {
 
     fn keyed<'a>(&self, record: &RawRecord<'a>) -> KeyedRecord<'a> {
         let offset = self.base_offset().plus(u64::from(record.offset_delta.cast_unsigned()));
-        KeyedRecord { offset, key: record.key, is_tombstone: record.value.is_none() }
+        KeyedRecord { offset, key: record.key, is_tombstone: record.key.is_some() && record.value.is_none() }
     }
 
     fn timestamp(&self, record: &RawRecord<'_>) -> TimestampMs {
@@ -194,3 +194,6 @@ impl Batch {
         Ok(Batch::seal(head, records))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,7 +44,7 @@ pub(super) enum Stays {
     },
     /// No record.
     Nothing {
-        /// Whether its header stays: nothing else tells where its producer is.
+        /// Whether its header stays all the same.
         header: bool,
     },
 }
@@ -128,7 +128,7 @@ impl Pass {
         let whole = Ok(Stays::Whole { latest });
         if batch.record_count() == 0 {
             let is_clean = batch.end_offset() <= self.keys.end();
-            return if is_clean { Ok(Stays::Nothing { header: false }) } else { whole };
+            return if is_clean { Ok(self.nothing(batch)) } else { whole };
         }
         // What is not understood ends nothing, and is another's to remove.
         let (Some(_), Some(stamp)) = (batch.end_marker().ok().flatten(), batch.producer()) else { return whole };
@@ -137,7 +137,7 @@ impl Pass {
             return whole;
         }
         match batch.delete_horizon() {
-            Some(horizon) if horizon <= self.now => Ok(Stays::Nothing { header: false }),
+            Some(horizon) if horizon <= self.now => Ok(self.nothing(batch)),
             Some(horizon) => {
                 self.latest_horizon = self.latest_horizon.max(Some(horizon));
                 whole
@@ -149,8 +149,11 @@ impl Pass {
         }
     }
 
+    /// A header stays of each producer's last batch, and of the last of all: the last stable offset may be its end for long, and a reader
+    /// of committed records would not get there from before it.
     fn nothing(&self, batch: &Batch) -> Stays {
-        Stays::Nothing { header: self.producers_last.contains(&batch.base_offset()) }
+        let is_last = batch.end_offset() == self.keys.end();
+        Stays::Nothing { header: is_last || self.producers_last.contains(&batch.base_offset()) }
     }
 
     /// A marker stays for as long as records of its transaction do.

@@ -53,6 +53,12 @@ impl Rewrite {
         }
     }
 
+    /// Small chunks, so that a test's few batches make many.
+    #[cfg(test)]
+    pub(super) fn with_chunk_bytes(self, chunk_bytes: u64) -> Rewrite {
+        Rewrite { writer: self.writer.with_chunk_bytes(chunk_bytes), ..self }
+    }
+
     /// Takes the next batch of the group's segments, each in order and once, with its append time.
     ///
     /// Panics if it is not behind the one before; also as `SegmentWriter::push_timed`.
