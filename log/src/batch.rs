@@ -1,7 +1,7 @@
 //! Kafka record batch v2: the zero-copy view that travels unchanged from producer to bucket, its validation and its encoding.
 //!
 //! The records are shared, never copied: placing a batch in a partition patches its header, which is held apart. Only a topic's
-//! `compression.type` has a batch encoded anew.
+//! `compression.type` has a batch encoded anew, and compaction, where it takes records out.
 
 mod admit;
 mod builder;
@@ -10,12 +10,14 @@ mod crc;
 mod error;
 mod layout;
 mod records;
+mod thin;
 
 pub use admit::{Admitted, ProduceRules};
 pub use builder::{BatchBuilder, NewRecord};
 pub use control::{ProducerWrite, WriteKind};
 pub use error::{BatchError, SPOILT_RECORDS_MAX};
 pub use records::{Header, Record, Records};
+pub use thin::{KeyedRecord, Thinned};
 
 use crate::codec::Codec;
 use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
@@ -163,19 +165,20 @@ impl Batch {
         }
     }
 
-    /// Base timestamp.
+    /// Base timestamp: the first record's as produced, and no record's once compaction has set a delete horizon, which stands there.
     #[must_use]
     pub fn base_timestamp(&self) -> TimestampMs {
         TimestampMs(layout::BASE_TIMESTAMP.get(&self.head))
     }
 
-    /// Largest timestamp as the header says: the broker's stamp, or what the producer took for it; base timestamp if unset (-1).
+    /// Largest timestamp as the header says: the broker's stamp, or what the producer took for it; base timestamp if unset (-1) and
+    /// if that is one.
     ///
     /// Producers are not held to it, so records may be later: `latest_timestamp` is what an index may rely on.
     #[must_use]
     pub fn max_timestamp(&self) -> TimestampMs {
         match layout::MAX_TIMESTAMP.get(&self.head) {
-            -1 => self.base_timestamp(),
+            -1 if self.delete_horizon().is_none() => self.base_timestamp(),
             max => TimestampMs(max),
         }
     }

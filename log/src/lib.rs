@@ -4,6 +4,7 @@
 
 pub mod batch;
 pub mod codec;
+pub mod compaction;
 pub mod epochs;
 pub mod error_code;
 mod fields;

@@ -352,6 +352,12 @@ impl ProducerTable {
         self.producers.iter().map(|(writer, producer)| producer.summary(writer.id))
     }
 
+    /// Base offset of the newest batch with records of each producer, in no order: what compaction leaves a header of (rule C2). None of a
+    /// producer that a marker came from since: what was before a marker answers no batch (rule P3).
+    pub fn last_batches(&self) -> impl Iterator<Item = Offset> + '_ {
+        self.producers.values().filter_map(|producer| producer.batches.back().map(|batch| batch.base))
+    }
+
     /// Forgets producers whose last append is older than `expiry_ms` before `now`, the append time of the batch that comes next in the log
     /// (rule P2).
     ///

@@ -18,7 +18,9 @@ pub(super) mod attribute {
     pub(in crate::batch) const LOG_APPEND_TIME: u16 = 1 << 3;
     pub(in crate::batch) const TRANSACTIONAL: u16 = 1 << 4;
     pub(in crate::batch) const CONTROL: u16 = 1 << 5;
-    /// Bit 6 is a compactor's (delete horizon), the others have no meaning yet.
+    /// A compactor's: the base timestamp is when tombstones or marker may go (KIP-534).
+    pub(in crate::batch) const DELETE_HORIZON: u16 = 1 << 6;
+    /// Bit 6 is a compactor's, the others have no meaning yet.
     pub(in crate::batch) const NOT_A_PRODUCERS: u16 = !0b11_1111;
 }
 
@@ -73,7 +75,11 @@ pub(super) type Malformed = &'static str;
 
 /// One record as it lies in the batch.
 pub(super) struct RawRecord<'a> {
+    /// No bit has a meaning; Kafka takes any.
+    pub(super) attributes: u8,
     pub(super) timestamp_delta: i64,
+    /// All that follows the timestamp delta, up to the record's end.
+    pub(super) after_time: &'a [u8],
     pub(super) offset_delta: i32,
     pub(super) key: Option<&'a [u8]>,
     pub(super) value: Option<&'a [u8]>,
@@ -95,14 +101,15 @@ impl<'a> RawRecord<'a> {
     pub(super) fn take(input: &mut Input<'a>) -> Result<RawRecord<'a>, Malformed> {
         let len = usize::try_from(input.varint()?).map_err(|_| "negative record length")?;
         let mut body = Input(input.bytes(len)?);
-        // Attributes: no bit has a meaning; Kafka takes any.
-        let _attributes = body.bytes(1)?;
+        let attributes = body.bytes(1)?[0];
         let timestamp_delta = body.varlong()?;
+        let after_time = body.0;
         let offset_delta = body.varint()?;
         let key = body.nullable("negative key length")?;
         let value = body.nullable("negative value length")?;
         let left = u32::try_from(body.varint()?).map_err(|_| "negative header count")?;
-        Ok(RawRecord { timestamp_delta, offset_delta, key, value, headers: RawHeaders { left, input: body } })
+        let headers = RawHeaders { left, input: body };
+        Ok(RawRecord { attributes, timestamp_delta, after_time, offset_delta, key, value, headers })
     }
 }
 

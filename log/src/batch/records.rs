@@ -63,11 +63,15 @@ impl Batch {
         })
     }
 
-    /// Largest timestamp of its records, read off them, since the header's need not be true. The broker's stamp where it has one.
+    /// Largest timestamp of its records, read off them, since the header's need not be true. The broker's stamp where it has one;
+    /// `TimestampMs::NONE` without records, whatever compaction left in the header.
     ///
     /// # Errors
     /// As `records`; each record may be `Malformed`.
     pub fn latest_timestamp(&self) -> Result<TimestampMs, BatchError> {
+        if self.record_count() == 0 {
+            return Ok(TimestampMs::NONE);
+        }
         if self.timestamp_type() == TimestampType::LogAppendTime {
             return Ok(self.max_timestamp());
         }
@@ -75,12 +79,11 @@ impl Batch {
         let raw = codec.decompress(&self.records, BATCH_INFLATED_BYTES_MAX)?;
         let base = self.base_timestamp().0;
         let mut input = Input(&raw);
-        let mut latest = None;
+        let mut latest = i64::MIN;
         for _ in 0..self.record_count() {
-            latest = latest.max(Some(base.wrapping_add(RawRecord::take(&mut input)?.timestamp_delta)));
+            latest = latest.max(base.wrapping_add(RawRecord::take(&mut input)?.timestamp_delta));
         }
-        // Compaction may leave a batch without records, for its offsets.
-        Ok(latest.map_or(self.max_timestamp(), TimestampMs))
+        Ok(TimestampMs(latest))
     }
 }
 

@@ -67,6 +67,35 @@ pub struct BuiltSegment {
     pub(super) topic_name: String,
 }
 
+impl SegmentTail {
+    /// The tail of a segment that covers what `inputs` cover, which adjoin and are in order (rule C3). `producers` is the snapshot of the
+    /// last of them, as it was read from `producers_bytes` and checked.
+    ///
+    /// Panics without inputs, or if they do not adjoin.
+    #[must_use]
+    pub fn joined(inputs: &[&SegmentIndex], producers: Bytes) -> SegmentTail {
+        let last = inputs.last().expect("a segment is made of at least one");
+        let adjoin = inputs.windows(2).all(|pair| pair[0].end == pair[1].base);
+        assert!(adjoin, "rule C3: segments that do not adjoin");
+        // Each segment's first epoch starts at its base, even one that began in the segment before.
+        let mut epochs: Vec<EpochStart> = Vec::new();
+        for start in inputs.iter().flat_map(|input| &input.epochs) {
+            if epochs.last().map(|last| last.epoch) != Some(start.epoch) {
+                epochs.push(*start);
+            }
+        }
+        let aborted = inputs.iter().flat_map(|input| input.aborted.iter().copied()).collect();
+        SegmentTail {
+            end: last.end,
+            prefix_hash: last.prefix_hash,
+            epochs,
+            producers,
+            aborted,
+            open: last.open.clone(),
+        }
+    }
+}
+
 impl SegmentWriter {
     /// An empty segment that begins at `base`.
     #[must_use]
