@@ -12,7 +12,6 @@ use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
 use crate::tiered::{TieredError, larger};
 use crate::topics::unavailable;
 use crate::wal::{TailEntry, TailReadError};
-use millpond_core::replica::Visible;
 use millpond_log::batch::BatchError;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
