@@ -138,7 +138,9 @@ struct Model {
     stable_end: Offset,
     /// From when on a tombstone or a marker may be missed.
     removable_at: BTreeMap<Offset, TimestampMs>,
-    /// Below it aborted data may be missed.
+    /// Below it a record may be missed that has a newer one of its key.
+    noted_end: Offset,
+    /// Below it nothing that was aborted is shown.
     cleaned_end: Offset,
 }
 
@@ -162,7 +164,7 @@ impl Model {
             }
         }
         let (end, stable_end) = (log.end, log.stable_end());
-        Model { lines, end, stable_end, removable_at: BTreeMap::new(), cleaned_end: Offset(0) }
+        Model { lines, end, stable_end, removable_at: BTreeMap::new(), noted_end: Offset(0), cleaned_end: Offset(0) }
     }
 
     /// The newest value of each key; a deleted key is as good as one that never was.
@@ -178,19 +180,19 @@ impl Model {
         view
     }
 
-    /// What any reader finds after a pass that made `now` of the log, up to `noted`.
-    fn check(&mut self, before: &[Stored], now: &[Stored], pass: &Plan, noted: Offset) {
-        self.cleaned_end = self.cleaned_end.max(noted);
-        let left: BTreeMap<Offset, &Record> = BTreeMap::new();
+    /// What any reader finds after a pass that made `now` of the log, as `compacted`.
+    fn check(&mut self, before: &[Stored], compacted: &Compacted, pass: &Plan) {
+        let Compacted { segments: now, noted, end, .. } = compacted;
+        self.noted_end = self.noted_end.max(*noted);
+        self.cleaned_end = self.cleaned_end.max(*end);
         let found = all_records(now);
-        let mut left_in_order = left;
+        let mut left = BTreeMap::new();
         for (record, is_control) in &found {
             let line = self.lines.get(&record.offset).expect("it was written");
             assert_eq!((&line.record, line.is_control), (record, *is_control), "as it was written");
-            assert!(left_in_order.last_key_value().is_none_or(|(last, _)| *last < record.offset), "in order, once");
-            left_in_order.insert(record.offset, record);
+            assert!(left.last_key_value().is_none_or(|(last, _)| *last < record.offset), "in order, once");
+            left.insert(record.offset, record);
         }
-        let left = left_in_order;
         for (offset, line) in &self.lines {
             if left.contains_key(offset) {
                 continue;
@@ -206,7 +208,7 @@ impl Model {
                     && other.record.key == line.record.key
                     && other.record.offset > *offset
             };
-            let cleaned = self.lines.range(offset..&self.cleaned_end);
+            let cleaned = self.lines.range(offset..&self.noted_end);
             if !line.is_control && cleaned.map(|(_, other)| other).any(is_newer) {
                 continue;
             }
@@ -224,7 +226,7 @@ impl Model {
             .filter(|offset| !self.lines[*offset].is_control)
             .filter_map(|offset| self.lines[offset].marker)
             .collect();
-        for offset in left.range(..noted).map(|(offset, _)| *offset) {
+        for offset in left.range(..end).map(|(offset, _)| *offset) {
             let line = &self.lines[&offset];
             let is_candidate = if line.is_control { !data.contains(&offset) } else { line.record.value.is_none() };
             if is_candidate {
@@ -374,7 +376,7 @@ proptest! {
             let bound = bound.max(from);
             let plan = Plan { from, bound, keys_max, now, delete_retention_ms, groups, fails };
             let compacted = compact(&log.segments, &log.producers, &plan);
-            model.check(&log.segments, &compacted.segments, &plan, compacted.end);
+            model.check(&log.segments, &compacted, &plan);
             model.check_readers(&compacted.segments, bytes_max);
             assert_searches(&compacted.segments);
             assert_producers(&log, &written, &compacted.segments);
