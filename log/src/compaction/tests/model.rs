@@ -2,7 +2,7 @@
 //!
 //! The list is never compacted: what a reader finds is held against what it would have found in the log as it was written.
 
-use super::log::{Compacted, Isolation, Log, Plan, Stored, Writer, Written, compact, consume, records};
+use super::log::{Compacted, Isolation, Log, Plan, Stored, Writer, Written, compact, consume, fetch, records};
 use crate::batch::{Batch, Record};
 use crate::codec::Codec;
 use crate::ids::{LeaderEpoch, Offset, ProducerId, TimestampMs};
@@ -180,7 +180,7 @@ impl Model {
         view
     }
 
-    /// What any reader finds after a pass that made `now` of the log, as `compacted`.
+    /// What any reader finds after a pass that made `compacted` of the segments `before`.
     fn check(&mut self, before: &[Stored], compacted: &Compacted, pass: &Plan) {
         let Compacted { segments: now, noted, end, .. } = compacted;
         self.noted_end = self.noted_end.max(*noted);
@@ -253,11 +253,17 @@ impl Model {
         let shown = uncommitted.iter().filter(|record| self.counts(record.offset));
         let written = lines().filter(|line| self.counts(line.record.offset));
         assert_eq!(Model::view(shown), Model::view(written.map(|line| &line.record)));
-        for from in 0..self.end.0 {
-            let until = self.end;
-            let read = consume(now, Offset(from), until, bytes_max, Isolation::Uncommitted);
-            let expected = uncommitted.iter().filter(|record| record.offset.0 >= from);
-            assert!(read.iter().eq(expected), "a reader from {from} finds what one from the start does");
+        // From any offset one step leads on, to another, past nothing: so whoever begins anywhere gets to the end and finds all.
+        let all: BTreeMap<Offset, Record> =
+            all_records(now).into_iter().map(|(record, _)| (record.offset, record)).collect();
+        for from in (0..self.end.0).map(Offset) {
+            for until in [self.stable_end, self.end] {
+                let (batches, _) = fetch(now, from, until, bytes_max);
+                let end = batches.last().map_or(from, Batch::end_offset);
+                assert!(end > from || from >= until, "a reader at {from} gets nowhere before {until}");
+                let read = batches.iter().flat_map(records).filter(|record| record.offset >= from);
+                assert!(read.eq(all.range(from..end).map(|(_, record)| record.clone())), "from {from} to {end}");
+            }
         }
     }
 
