@@ -236,6 +236,8 @@ impl Default for Plan {
 #[derive(Debug)]
 pub(super) struct Compacted {
     pub(super) segments: Vec<Stored>,
+    /// Below it everything was noted.
+    pub(super) noted: Offset,
     /// Below it everything was noted and gone over.
     pub(super) end: Offset,
     pub(super) changed: Vec<bool>,
@@ -269,8 +271,14 @@ pub(super) fn compact(segments: &[Stored], producers: &ProducerTable, plan: &Pla
     }
     let noted = keys.end();
     let mut pass = Pass::new(keys, aborted, producers.last_batches(), plan.now, plan.delete_retention_ms);
-    let mut out =
-        Compacted { segments: Vec::new(), end: noted, changed: Vec::new(), removed_records: 0, latest_horizon: None };
+    let mut out = Compacted {
+        segments: Vec::new(),
+        noted,
+        end: noted,
+        changed: Vec::new(),
+        removed_records: 0,
+        latest_horizon: None,
+    };
     let mut left = segments;
     let mut groups = (0..).map(|nth: usize| (nth, plan.groups[nth.min(plan.groups.len() - 1)]));
     while left.first().is_some_and(|segment| segment.index.base() < noted) {

@@ -2,7 +2,7 @@
 //!
 //! The list is never compacted: what a reader finds is held against what it would have found in the log as it was written.
 
-use super::log::{Compacted, Isolation, Log, Plan, Stored, Writer, Written, compact, consume, records};
+use super::log::{Compacted, Isolation, Log, Plan, Stored, Writer, Written, compact, consume, fetch, records};
 use crate::batch::{Batch, Record};
 use crate::codec::Codec;
 use crate::ids::{LeaderEpoch, Offset, ProducerId, TimestampMs};
@@ -138,7 +138,9 @@ struct Model {
     stable_end: Offset,
     /// From when on a tombstone or a marker may be missed.
     removable_at: BTreeMap<Offset, TimestampMs>,
-    /// Below it aborted data may be missed.
+    /// Below it a record may be missed that has a newer one of its key.
+    noted_end: Offset,
+    /// Below it nothing that was aborted is shown.
     cleaned_end: Offset,
 }
 
@@ -162,7 +164,7 @@ impl Model {
             }
         }
         let (end, stable_end) = (log.end, log.stable_end());
-        Model { lines, end, stable_end, removable_at: BTreeMap::new(), cleaned_end: Offset(0) }
+        Model { lines, end, stable_end, removable_at: BTreeMap::new(), noted_end: Offset(0), cleaned_end: Offset(0) }
     }
 
     /// The newest value of each key; a deleted key is as good as one that never was.
@@ -178,19 +180,19 @@ impl Model {
         view
     }
 
-    /// What any reader finds after a pass that made `now` of the log, up to `noted`.
-    fn check(&mut self, before: &[Stored], now: &[Stored], pass: &Plan, noted: Offset) {
-        self.cleaned_end = self.cleaned_end.max(noted);
-        let left: BTreeMap<Offset, &Record> = BTreeMap::new();
+    /// What any reader finds after a pass that made `compacted` of the segments `before`.
+    fn check(&mut self, before: &[Stored], compacted: &Compacted, pass: &Plan) {
+        let Compacted { segments: now, noted, end, .. } = compacted;
+        self.noted_end = self.noted_end.max(*noted);
+        self.cleaned_end = self.cleaned_end.max(*end);
         let found = all_records(now);
-        let mut left_in_order = left;
+        let mut left = BTreeMap::new();
         for (record, is_control) in &found {
             let line = self.lines.get(&record.offset).expect("it was written");
             assert_eq!((&line.record, line.is_control), (record, *is_control), "as it was written");
-            assert!(left_in_order.last_key_value().is_none_or(|(last, _)| *last < record.offset), "in order, once");
-            left_in_order.insert(record.offset, record);
+            assert!(left.last_key_value().is_none_or(|(last, _)| *last < record.offset), "in order, once");
+            left.insert(record.offset, record);
         }
-        let left = left_in_order;
         for (offset, line) in &self.lines {
             if left.contains_key(offset) {
                 continue;
@@ -206,7 +208,7 @@ impl Model {
                     && other.record.key == line.record.key
                     && other.record.offset > *offset
             };
-            let cleaned = self.lines.range(offset..&self.cleaned_end);
+            let cleaned = self.lines.range(offset..&self.noted_end);
             if !line.is_control && cleaned.map(|(_, other)| other).any(is_newer) {
                 continue;
             }
@@ -224,7 +226,7 @@ impl Model {
             .filter(|offset| !self.lines[*offset].is_control)
             .filter_map(|offset| self.lines[offset].marker)
             .collect();
-        for offset in left.range(..noted).map(|(offset, _)| *offset) {
+        for offset in left.range(..end).map(|(offset, _)| *offset) {
             let line = &self.lines[&offset];
             let is_candidate = if line.is_control { !data.contains(&offset) } else { line.record.value.is_none() };
             if is_candidate {
@@ -251,11 +253,17 @@ impl Model {
         let shown = uncommitted.iter().filter(|record| self.counts(record.offset));
         let written = lines().filter(|line| self.counts(line.record.offset));
         assert_eq!(Model::view(shown), Model::view(written.map(|line| &line.record)));
-        for from in 0..self.end.0 {
-            let until = self.end;
-            let read = consume(now, Offset(from), until, bytes_max, Isolation::Uncommitted);
-            let expected = uncommitted.iter().filter(|record| record.offset.0 >= from);
-            assert!(read.iter().eq(expected), "a reader from {from} finds what one from the start does");
+        // From any offset one step leads on, to another, past nothing: so whoever begins anywhere gets to the end and finds all.
+        let all: BTreeMap<Offset, Record> =
+            all_records(now).into_iter().map(|(record, _)| (record.offset, record)).collect();
+        for from in (0..self.end.0).map(Offset) {
+            for until in [self.stable_end, self.end] {
+                let (batches, _) = fetch(now, from, until, bytes_max);
+                let end = batches.last().map_or(from, Batch::end_offset);
+                assert!(end > from || from >= until, "a reader at {from} gets nowhere before {until}");
+                let read = batches.iter().flat_map(records).filter(|record| record.offset >= from);
+                assert!(read.eq(all.range(from..end).map(|(_, record)| record.clone())), "from {from} to {end}");
+            }
         }
     }
 
@@ -374,7 +382,7 @@ proptest! {
             let bound = bound.max(from);
             let plan = Plan { from, bound, keys_max, now, delete_retention_ms, groups, fails };
             let compacted = compact(&log.segments, &log.producers, &plan);
-            model.check(&log.segments, &compacted.segments, &plan, compacted.end);
+            model.check(&log.segments, &compacted, &plan);
             model.check_readers(&compacted.segments, bytes_max);
             assert_searches(&compacted.segments);
             assert_producers(&log, &written, &compacted.segments);
