@@ -27,14 +27,21 @@ pub struct ApiError {
     pub maybe_done: bool,
     /// Who leads the partition, where that is why and another is known to.
     pub leader: Option<Box<CurrentLeader>>,
-    /// Place in its batch of the record that is to blame, from 0, where it is one by itself.
-    pub record: Option<u32>,
+    /// Places in their batch of the records that are to blame, from 0 and ascending, where it is they by themselves.
+    pub records: Vec<u32>,
 }
 
 impl ApiError {
     /// An error with its message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> ApiError {
-        ApiError { code, message: message.into(), retry_after: None, maybe_done: false, leader: None, record: None }
+        ApiError {
+            code,
+            message: message.into(),
+            retry_after: None,
+            maybe_done: false,
+            leader: None,
+            records: Vec::new(),
+        }
     }
 
     /// The same error, of a request that may have taken effect.
@@ -82,6 +89,8 @@ pub struct ProduceRequest {
     pub partition: u32,
     /// Exactly one record batch v2, as it came.
     pub records: bytes::Bytes,
+    /// Bytes of the message that `records` are a part of, and keep in memory with them.
+    pub arrived_bytes: usize,
     /// The transaction it may be part of; without it no transactional batch is taken.
     pub transaction: Option<InTransaction>,
     /// When to answer.
@@ -242,6 +251,8 @@ pub enum OffsetSpec {
     EarliestLocal,
     /// Last offset in object storage (Kafka's -5).
     LatestTiered,
+    /// First offset that is not in object storage yet (Kafka's -6); the end if all is there.
+    EarliestPendingUpload,
     /// The earliest record at or after this time.
     AtOrAfter(TimestampMs),
 }

@@ -179,7 +179,7 @@ impl Broker {
         deadline: Instant,
         span: &tracing::Span,
     ) -> Result<Begun, ApiError> {
-        let ProduceRequest { topic, partition, records, acks, transaction, .. } = request;
+        let ProduceRequest { topic, partition, records, arrived_bytes, acks, transaction, .. } = request;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
         span.record("topic", topic.record.name.as_str());
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
@@ -190,7 +190,7 @@ impl Broker {
             return Err(stale(ErrorCode::NotLeaderOrFollower));
         }
         let Provided { batch, latest, room, memory } =
-            self.admit(&topic, records, deadline).instrument(tracing::debug_span!("admit")).await?;
+            self.admit(&topic, records, arrived_bytes, deadline).instrument(tracing::debug_span!("admit")).await?;
         if batch.is_transactional() && transaction.is_none() {
             let message = "the batch is part of a transaction: name its transactional id in the request";
             return Err(ApiError::new(ErrorCode::InvalidRequest, message));
@@ -209,7 +209,13 @@ impl Broker {
     }
 
     /// Checks a batch and takes what it needs: memory until it is durable, and room in the WAL.
-    async fn admit(&self, topic: &Topic, records: Bytes, deadline: Instant) -> Result<Provided, ApiError> {
+    async fn admit(
+        &self,
+        topic: &Topic,
+        records: Bytes,
+        arrived_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Provided, ApiError> {
         let Admitted { batch, latest } = admit(topic, records)?;
         if batch.size() > self.inner.wal.batch_bytes_max() {
             let message =
@@ -226,6 +232,9 @@ impl Broker {
             .await
             .map_err(|_| timed_out("the WAL's next file was not ready in time; nothing was written"))?
             .ok_or_else(wal_full)?;
+        // It stays in memory for as long as it is among the newest, and its own bytes are counted: not those that came with it, which may be
+        // many and refused.
+        let batch = if batch.size() < arrived_bytes / 2 { batch.detached() } else { batch };
         Ok(Provided { batch, latest, room, memory })
     }
 
@@ -305,7 +314,7 @@ fn admit(topic: &Topic, mut records: Bytes) -> Result<Admitted, ApiError> {
 }
 
 fn refused(error: &BatchError) -> ApiError {
-    ApiError { record: error.record(), ..ApiError::new(error.code(), error.to_string()) }
+    ApiError { records: error.records().to_vec(), ..ApiError::new(error.code(), error.to_string()) }
 }
 
 fn timed_out(message: &str) -> ApiError {

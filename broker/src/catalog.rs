@@ -1,14 +1,15 @@
 //! The topics this broker knows: names, ids, settings and the handles of their partitions. An image of the metadata store, never its source.
 
-use crate::alive::Sessions;
+use crate::alive::{Sessions, live_session};
 use crate::api::{ApiError, PartitionDescription, PartitionLoss, TopicDescription, TopicRef};
 use crate::partitions::messages::ShardSender;
 use crate::partitions::view::ViewReceiver;
 use crate::refusals::not_leader;
-use millpond_core::records::{PartitionRecord, TopicRecord};
+use millpond_core::records::{Leader, PartitionRecord, TopicRecord};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, PartitionId, TopicId};
 use millpond_metadata::kv::Revision;
+use millpond_metadata::store::Image;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -60,6 +61,18 @@ pub(crate) struct Placement {
     /// Who of the replicas is to be in sync before a move is done, and who is to leave then.
     pub(crate) adding: Vec<BrokerId>,
     pub(crate) removing: Vec<BrokerId>,
+}
+
+impl Placement {
+    /// What clients are told: a leader whose session is gone leads no longer, whatever the record still says (rule E1).
+    pub(crate) fn seen(record: &PartitionRecord, image: &Image) -> Placement {
+        let leads = |leader: &Leader| {
+            let session = image.sessions.get(&leader.rid.broker).map(|seen| live_session(leader.rid.broker, seen));
+            session.is_some_and(|live| (live.rid, live.inc) == (leader.rid, leader.inc))
+        };
+        let leader = record.leader.filter(leads);
+        Placement { leader: leader.map(|leader| leader.rid.broker), ..Placement::from(record) }
+    }
 }
 
 impl From<&PartitionRecord> for Placement {

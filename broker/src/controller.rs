@@ -129,6 +129,8 @@ async fn act(broker: &Broker, limits: Limits, session: Session, control: Revisio
         wishes: JoinSet::new(),
         unfinished: Unfinished::default(),
         finishing: JoinSet::new(),
+        dead: Unfinished::default(),
+        burying: JoinSet::new(),
         written: BTreeMap::new(),
         started,
     };
@@ -145,6 +147,9 @@ struct Term<'a> {
     unfinished: Unfinished,
     /// Topics that are taken back. Any of it may end with the term: the next one goes on.
     finishing: JoinSet<()>,
+    /// Deleted topics of which only the tombstone is left, and their burials; at most one round.
+    dead: Unfinished,
+    burying: JoinSet<()>,
     /// What was written here and is not in the image yet.
     written: BTreeMap<PartitionId, Versioned<PartitionRecord>>,
     started: Instant,
@@ -200,6 +205,7 @@ impl Term<'_> {
         self.elect_vacant().await?;
         let now_ms = self.now_ms();
         self.take_back_unfinished(now_ms);
+        self.bury_dead(now_ms);
         let duties = {
             let view = view(self.follow.image(), &self.written);
             self.controller.due(now_ms, &view)
@@ -235,6 +241,20 @@ impl Term<'_> {
             self.finishing.spawn(async move { broker.take_back(&session, topic).await });
         }
         while self.finishing.try_join_next().is_some() {}
+    }
+
+    /// Removes the tombstones that nobody needs any more (rule K6). One that has to stand is looked at again after as long.
+    fn bury_dead(&mut self, now_ms: u64) {
+        while self.burying.try_join_next().is_some() {}
+        if !self.burying.is_empty() {
+            return;
+        }
+        let after_ms = self.broker.inner().config.controller.bury_after_ms;
+        let due = self.dead.due(now_ms, after_ms, dead(self.follow.image()));
+        if !due.is_empty() {
+            let (broker, session) = (self.broker.clone(), self.hand.session);
+            self.burying.spawn(async move { broker.bury(&session, &due).await });
+        }
     }
 
     /// The record as it is known here: in the image, or newer.
@@ -278,6 +298,12 @@ fn unfinished(image: &Image) -> impl Iterator<Item = (TopicId, Progress)> + '_ {
         let all = PartitionId { topic: *topic, index: 0 }..=PartitionId { topic: *topic, index: u32::MAX };
         (*topic, Progress { revision: seen.revision.0, partitions: image.partitions.range(all).count() })
     })
+}
+
+/// Topics of which nothing but a tombstone is left.
+fn dead(image: &Image) -> impl Iterator<Item = (TopicId, Progress)> + '_ {
+    let dead = image.tombstones.iter().filter(|(topic, _)| !image.topics.contains_key(topic));
+    dead.map(|(topic, tombstone)| (*topic, Progress { revision: tombstone.revision.0, partitions: 0 }))
 }
 
 /// The cluster as it is known here.

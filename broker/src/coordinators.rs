@@ -20,6 +20,7 @@ use millpond_core::coordinators::shard_of;
 use millpond_core::groups::{Answer, GroupLimits, Listed, Request, Topics};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, TopicId};
 use millpond_metadata::keys::ShardKind;
+use millpond_metadata::kv::Revision;
 use millpond_metadata::store::Image;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -55,6 +56,11 @@ impl Coordinators {
                 true
             })
         });
+    }
+
+    /// Every tombstone that was laid up to here has been noted, and no topic of these is served any more.
+    pub(crate) fn note_deletions(&self, up_to: Revision) {
+        self.world.send_modify(|world| *world = Arc::new(World { deleted_up_to: up_to, ..(**world).clone() }));
     }
 
     /// What is known, as it changes.

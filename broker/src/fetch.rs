@@ -309,7 +309,7 @@ impl Broker {
         let aborted = self.tiered().aborted(&view.manifest, covered, &view.aborted);
         match tokio::time::timeout_at(deadline.into(), aborted).await {
             Ok(Ok(aborted)) => Ok(Some(Read { aborted: told(&aborted), ..read })),
-            Ok(Err(TieredError::Gone)) => self.look_again(id, view).await,
+            Ok(Err(TieredError::Gone)) => self.look_past_gone(id, view.manifest.seq).await.map(|()| None),
             Ok(Err(error)) => Err(storage_error(&error)),
             // Rule X7: records go out with what was aborted of them, or not at all.
             Err(_) => Ok(Some(Read::default())),
@@ -342,7 +342,7 @@ impl Broker {
                 let read = self.tiered().read(&view.manifest, offset..end, budget.bytes, scan);
                 match tokio::time::timeout_at(deadline.into(), read).await {
                     Ok(Ok(batches)) => Ok(Some(within(batches, end, budget))),
-                    Ok(Err(TieredError::Gone)) => self.look_again(id, view).await,
+                    Ok(Err(TieredError::Gone)) => self.look_past_gone(id, view.manifest.seq).await.map(|()| None),
                     Ok(Err(error)) => Err(storage_error(&error)),
                     // The store is slow: the read goes on in the background and the next fetch finds it cached.
                     Err(_) => Ok(Some(Read::default())),
@@ -351,15 +351,6 @@ impl Broker {
             Err(TailReadError::Trimmed { .. } | TailReadError::Unknown) => Ok(None),
             Err(error) => Err(storage_error(&error)),
         }
-    }
-}
-
-impl Broker {
-    /// Rule G4: what the view's manifest names is gone. The next look has the manifest as it stands, which tells whether the log begins
-    /// later by now: a follower that is cut off from its leader is not told.
-    async fn look_again(&self, id: PartitionId, view: &PartitionView) -> Result<Option<Read>, ApiError> {
-        self.refresh_manifest(id, view.manifest.seq).await?;
-        Ok(None)
     }
 }
 

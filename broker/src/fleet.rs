@@ -3,31 +3,34 @@
 //!
 //! Level by level from the watched image. It decides nothing, and writes nothing.
 
-use crate::alive::{Alive, live_session};
+mod start;
+
+use crate::alive::Alive;
 use crate::api::PartitionLoss;
 use crate::broker::Broker;
 use crate::carry::{Hand, Stopped};
 use crate::catalog::{Local, PartitionHandle, Placement, Topic};
 use crate::elections::{Vacancy, vacancies};
 use crate::loss::{self, DiskStory, Lost};
-use crate::manifests::decode_root;
 use crate::partitions::messages::ShardMsg;
 use crate::peers::Peer;
+use crate::purge::Purge;
 use crate::replicas::{Found, Opened, Opening, Tried, open_later};
 use crate::start_error::StartError;
 use crate::tier::TierRequest;
 use crate::unclean::{Forsaken, forsaken};
-use crate::wal::{Recovered, RecoveredPartition};
+use crate::wal::Recovered;
 use futures::FutureExt;
 use millpond_core::loss::{Standing, standing};
-use millpond_core::records::{Leader, PartitionRecord, TopicRecord, TopicState};
+use millpond_core::records::{Leader, TopicRecord, TopicState};
 use millpond_core::replica::Input;
 use millpond_core::topic_config::TopicConfig;
-use millpond_log::{BrokerId, LeaderEpoch, Offset, PartitionId, TopicId, WalGen};
+use millpond_log::{BrokerId, LeaderEpoch, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::Revision;
-use millpond_metadata::store::{Follow, Image, Session, StoreError, Versioned};
+use millpond_metadata::store::{Follow, Session, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -60,6 +63,10 @@ pub(crate) struct Fleet {
     local: BTreeMap<PartitionId, Option<Local>>,
     /// Tasks of their own: whatever this one does, they go on.
     opening: JoinSet<(PartitionId, Result<Tried, StartError>)>,
+    /// What they open. Of one there is at most one.
+    being_opened: BTreeSet<PartitionId>,
+    /// Replicas that cannot be opened, since what is here and in object storage contradict each other. What is here of them is kept.
+    unusable: BTreeSet<PartitionId>,
     /// Replicas that are to be given up, and the questions whether they really are.
     leaving: BTreeSet<PartitionId>,
     asking: JoinSet<(PartitionId, bool)>,
@@ -78,6 +85,7 @@ pub(crate) struct Fleet {
     lost: BTreeMap<PartitionId, Arc<PartitionLoss>>,
     /// The disks that brokers had at the last look.
     disks: BTreeMap<BrokerId, WalGen>,
+    purge: Purge,
 }
 
 impl Fleet {
@@ -92,6 +100,8 @@ impl Fleet {
             follow,
             local: BTreeMap::new(),
             opening: JoinSet::new(),
+            being_opened: BTreeSet::new(),
+            unusable: BTreeSet::new(),
             leaving: BTreeSet::new(),
             asking: JoinSet::new(),
             opened_at_once: Arc::new(Semaphore::new(OPENED_AT_ONCE)),
@@ -102,6 +112,7 @@ impl Fleet {
             story,
             lost: BTreeMap::new(),
             disks: BTreeMap::new(),
+            purge: Purge::default(),
         };
         fleet.note_sessions();
         fleet.note_disks();
@@ -146,6 +157,7 @@ impl Fleet {
                 _ = look.tick() => {
                     self.fill_vacancies();
                     self.lead_forsaken();
+                    self.purge();
                     continue;
                 }
                 changed = self.follow.changed() => changed,
@@ -380,7 +392,7 @@ impl Fleet {
     fn handle(&self, id: PartitionId) -> PartitionHandle {
         let image = self.follow.image();
         let record = image.partitions.get(&id).map(|seen| &seen.value);
-        let mut placement = record.map_or_else(Placement::default, |record| placement(record, image));
+        let mut placement = record.map_or_else(Placement::default, |record| Placement::seen(record, image));
         // Whoever leads has everything that was committed, or what was given up as all of it.
         let loss = self.lost.get(&id).filter(|_| placement.leader.is_none()).cloned();
         if loss.is_some() {
@@ -399,7 +411,8 @@ impl Fleet {
             let id = PartitionId { topic: topic.id, index };
             let Some(seen) = self.follow.image().partitions.get(&id) else { continue };
             let placed = seen.value.replicas.contains(&me);
-            if placed && !self.local.contains_key(&id) {
+            // Opened anew, one that cannot be used would begin its log anew, and what it holds may be the only copy (rules K6, S5).
+            if placed && !self.local.contains_key(&id) && !self.unusable.contains(&id) {
                 tracing::debug!(partition = %id, "a replica is placed here");
                 self.local.insert(id, None);
                 self.open(id, topic.name.to_string(), config.clone(), None);
@@ -414,37 +427,37 @@ impl Fleet {
     /// here anew may count on it already (rule S5). So it acknowledges nothing from here on, and only then the store is asked.
     fn leave(&mut self, id: PartitionId) {
         // One that is being opened is looked at once it is open: were it forgotten, another would be opened beside it.
-        let Some(Some(local)) = self.local.get(&id) else { return };
-        if !self.leaving.insert(id) {
+        let open = self.local.get(&id).cloned().flatten();
+        if (open.is_none() && !self.unusable.contains(&id)) || !self.leaving.insert(id) {
             return;
         }
         tracing::debug!(partition = %id, "a replica is placed elsewhere");
-        // A shard that is gone ends the broker.
-        let _ = local.shard.send(ShardMsg::Leave { partition: id, leaves: true });
+        self.tell_leave(id, true);
         let broker = self.broker.clone();
-        self.asking.spawn(async move {
-            loop {
-                match broker.inner().store.partition(id).await {
-                    // No record is no fact: its topic's tombstone will be one (rule K6).
-                    Ok(seen) => return (id, seen.is_none_or(|seen| seen.value.replicas.contains(&broker.id()))),
-                    Err(error) => {
-                        tracing::warn!(partition = %id, %error, "a partition's record cannot be read yet");
-                        tokio::time::sleep(RETRY).await;
-                    }
-                }
-            }
-        });
+        self.asking.spawn(async move { (id, is_placed(&broker, id).await) });
+    }
+
+    /// Tells a replica, if it is open, whether it is to be given up: it acknowledges nothing then.
+    fn tell_leave(&self, partition: PartitionId, leaves: bool) {
+        if let Some(Some(local)) = self.local.get(&partition) {
+            // A shard that is gone ends the broker.
+            let _ = local.shard.send(ShardMsg::Leave { partition, leaves });
+        }
     }
 
     /// What the store said of a replica that was to be given up.
     fn on_asked(&mut self, id: PartitionId, placed: bool) {
         self.leaving.remove(&id);
-        let Some(Some(local)) = self.local.get(&id) else { return };
+        let open = self.local.get(&id).cloned().flatten();
+        if open.is_none() && !self.unusable.contains(&id) {
+            return;
+        }
         if placed {
-            let _ = local.shard.send(ShardMsg::Leave { partition: id, leaves: false });
+            self.tell_leave(id, false);
             return self.assign(id);
         }
         self.local.remove(&id);
+        self.unusable.remove(&id);
         self.lost.remove(&id);
         self.broker.drop_replica(id);
         // It may have been placed here again meanwhile.
@@ -454,6 +467,7 @@ impl Fleet {
     /// Has a replica opened, or opened again, when it is its turn.
     fn open(&mut self, id: PartitionId, topic_name: String, config: TopicConfig, open: Option<(Local, Found)>) {
         let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
+        self.being_opened.insert(id);
         self.opening.spawn(open_later(broker, id, topic_name, config, open, turns));
     }
 
@@ -463,6 +477,7 @@ impl Fleet {
         let mut next = Some(first);
         while let Some(joined) = next {
             let (partition, opened) = joined.expect("opening a replica does not panic, and nobody ends it");
+            self.being_opened.remove(&partition);
             if self.on_opened(partition, opened) {
                 topics.insert(partition.topic);
             }
@@ -491,26 +506,44 @@ impl Fleet {
                 // What was seen meanwhile.
                 self.tell_min_isr(partition);
                 self.judge(partition);
+                if self.leaving.contains(&partition) {
+                    self.tell_leave(partition, true);
+                }
                 self.assign(partition);
+                true
+            }
+            Ok(Tried::Elsewhere) => {
+                self.local.remove(&partition);
+                self.broker.drop_replica(partition);
+                // It may have been placed here again meanwhile.
                 true
             }
             Err(error) => {
                 self.local.remove(&partition);
+                self.unusable.insert(partition);
                 tracing::error!(%partition, %error, "a replica cannot be opened; the partition goes on without it");
-                false
+                // Whoever was open here before is not.
+                true
             }
         }
     }
 
-    /// Tries to open a replica again, as it stands by now, unless its topic was deleted meanwhile.
+    /// Tries to open a replica again, as it stands by now, unless its topic was deleted meanwhile, or it is placed elsewhere.
     fn try_again(&mut self, partition: PartitionId, mut opening: Box<Opening>) {
         let (Some((stands, epoch)), true) = (self.stands(partition), self.local.contains_key(&partition)) else {
             return;
         };
         (opening.lost, opening.complete) = ((stands == Standing::Lost).then_some(epoch), stands == Standing::Electable);
-        let broker = self.broker.clone();
+        let record = self.follow.image().partitions.get(&partition);
+        let leaves = record.is_some_and(|seen| !seen.value.replicas.contains(&self.me()));
+        let (broker, turns) = (self.broker.clone(), Arc::clone(&self.opened_at_once));
+        self.being_opened.insert(partition);
         self.opening.spawn(async move {
             broker.pause().await;
+            if leaves && !is_placed(&broker, partition).await {
+                return (partition, Ok(Tried::Elsewhere));
+            }
+            let _turn = turns.acquire_owned().await.expect("it is never closed");
             (partition, broker.open_again(opening).await)
         });
     }
@@ -521,17 +554,28 @@ impl Fleet {
         if !self.follow.image().tombstones.contains_key(&id) {
             return;
         }
-        let first = PartitionId { topic: id, index: 0 };
-        let last = PartitionId { topic: id, index: u32::MAX };
-        let held: Vec<PartitionId> = self.local.range(first..=last).map(|(id, _)| *id).collect();
+        let all = all_of(id);
+        // What is left of these goes by the next look (`purge`).
+        self.unusable.retain(|partition| partition.topic != id);
+        let held: Vec<PartitionId> = self.local.range(all.clone()).map(|(id, _)| *id).collect();
         for partition in held {
             self.local.remove(&partition);
             self.broker.drop_replica(partition);
         }
-        let lost: Vec<PartitionId> = self.lost.range(first..=last).map(|(id, _)| *id).collect();
+        let lost: Vec<PartitionId> = self.lost.range(all).map(|(id, _)| *id).collect();
         if !lost.is_empty() {
             self.lost.retain(|partition, _| partition.topic != id);
             self.forget_damage(lost);
+        }
+    }
+
+    /// Looks whether anything is left here of deleted topics (rule K6), also of replicas that could not be opened.
+    fn purge(&mut self) {
+        let (local, being_opened) = (&self.local, &self.being_opened);
+        let is_open =
+            |topic| local.range(all_of(topic)).next().is_some() || being_opened.range(all_of(topic)).next().is_some();
+        for partition in self.purge.look(&self.broker, &self.follow, is_open) {
+            self.broker.drop_replica(partition);
         }
     }
 
@@ -560,116 +604,28 @@ impl Fleet {
             self.broker.inner().tier.send(TierRequest::Configure { partition, config: Box::new(config.clone()) });
         }
     }
+}
 
-    /// Opens the replicas that are placed here at the start, and drops what a tombstone or a record says is not.
-    async fn open_all(&mut self, recovered: &Recovered) -> Result<(), StartError> {
-        let broker = self.broker.clone();
-        let inner = broker.inner();
-        let (_, roots) = inner.store.tier_roots(None).await?;
-        let mut in_wal: BTreeMap<PartitionId, &RecoveredPartition> =
-            recovered.partitions.iter().map(|held| (held.partition, held)).collect();
-        let topics = self.follow.image().topics.values();
-        let topics: Vec<Versioned<TopicRecord>> =
-            topics.filter(|seen| seen.value.state == TopicState::Active).cloned().collect();
-        let (mut unread, mut is_there) = (Vec::new(), false);
-        for seen in &topics {
-            let topic = &seen.value;
-            let config = parse(topic)?;
-            for index in 0..topic.partitions {
-                let id = PartitionId { topic: topic.id, index };
-                let placed = |seen: &Versioned<PartitionRecord>| seen.value.replicas.contains(&self.me());
-                if !self.follow.image().partitions.get(&id).is_some_and(placed) {
-                    continue;
-                }
-                let (stands, epoch) = self.stands(id).expect("its record is there");
-                let root = decode_root(id, roots.get(&id))?;
-                let tiered = root.value.tiered_end > Offset(0);
-                let opening = Opening {
-                    topic_name: topic.name.to_string(),
-                    config: config.clone(),
-                    root,
-                    in_wal: in_wal.remove(&id).cloned(),
-                    lost: (stands == Standing::Lost).then_some(epoch),
-                    complete: stands == Standing::Electable,
-                    view: None,
-                    known_end: Offset(0),
-                };
-                let mut tried = self.broker.try_open(opening).await?;
-                // While the object store is away, this broker waits (case S1).
-                while let Tried::Unread { opening, lasting: false } = tried {
-                    self.broker.pause().await;
-                    tried = self.broker.open_again(opening).await?;
-                }
-                match tried {
-                    Tried::Open(opened) => {
-                        is_there |= tiered;
-                        self.note_opened(id, topic.name.as_str(), opened);
-                    }
-                    Tried::Unread { opening, .. } => unread.push((id, opening)),
-                }
+/// What may be partitions of a topic.
+fn all_of(topic: TopicId) -> RangeInclusive<PartitionId> {
+    PartitionId { topic, index: 0 }..=PartitionId { topic, index: u32::MAX }
+}
+
+/// Whether the store still names this broker in the record of a partition.
+async fn is_placed(broker: &Broker, id: PartitionId) -> bool {
+    loop {
+        match broker.inner().store.partition(id).await {
+            // No record is no fact: its topic's tombstone will be one (rule K6).
+            Ok(seen) => return seen.is_none_or(|seen| seen.value.replicas.contains(&broker.id())),
+            Err(error) => {
+                tracing::warn!(partition = %id, %error, "a partition's record cannot be read yet");
+                tokio::time::sleep(RETRY).await;
             }
         }
-        // What is missing or damaged there keeps nobody else waiting; unless all of it is, which is to be away as well.
-        while !unread.is_empty() && !is_there {
-            self.broker.pause().await;
-            for (id, opening) in std::mem::take(&mut unread) {
-                let topic_name = opening.topic_name.clone();
-                match self.broker.open_again(opening).await? {
-                    Tried::Open(opened) => {
-                        is_there = true;
-                        self.note_opened(id, &topic_name, opened);
-                    }
-                    Tried::Unread { opening, .. } => unread.push((id, opening)),
-                }
-            }
-        }
-        for (id, opening) in unread {
-            tracing::error!(partition = %id, "what object storage has of it cannot be read; the others are served without it");
-            self.local.insert(id, None);
-            self.try_again(id, opening);
-        }
-        for seen in topics {
-            let topic = &seen.value;
-            let partitions = (0..topic.partitions).map(|index| self.handle(PartitionId { topic: topic.id, index }));
-            let (record, config, partitions) = (topic.clone(), parse(topic)?, partitions.collect());
-            inner.catalog.put(Topic { record, revision: seen.revision, config, partitions });
-        }
-        let image = self.follow.image();
-        for id in in_wal.into_keys() {
-            let elsewhere = image.partitions.get(&id).is_some_and(|seen| !seen.value.replicas.contains(&self.me()));
-            if elsewhere || image.tombstones.contains_key(&id.topic) {
-                self.broker.drop_replica(id);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes in what was opened at the start.
-    fn note_opened(&mut self, id: PartitionId, topic_name: &str, opened: Opened) {
-        let Opened { local, lost } = opened;
-        self.local.insert(id, Some(local));
-        self.tell_min_isr(id);
-        self.note_loss(id, topic_name, lost.as_ref());
-    }
-
-    /// Tells every replica that is open what its record says. Once, when the broker has its session.
-    pub(crate) fn assign_all(&self) {
-        self.local.keys().for_each(|partition| self.assign(*partition));
     }
 }
 
 fn parse(topic: &TopicRecord) -> Result<TopicConfig, StartError> {
     TopicConfig::from_overrides(&topic.config)
         .map_err(|error| StartError::Topic { name: topic.name.to_string(), reason: error.to_string() })
-}
-
-/// What clients are told: a leader whose session is gone leads no longer, whatever the record still says (rule E1).
-fn placement(record: &PartitionRecord, image: &Image) -> Placement {
-    let leads = |seen: &Versioned<_>, leader: &millpond_core::records::Leader| {
-        let live = live_session(leader.rid.broker, seen);
-        (live.rid, live.inc) == (leader.rid, leader.inc)
-    };
-    let leader =
-        record.leader.filter(|leader| image.sessions.get(&leader.rid.broker).is_some_and(|seen| leads(seen, leader)));
-    Placement { leader: leader.map(|leader| leader.rid.broker), ..Placement::from(record) }
 }

@@ -83,12 +83,18 @@ impl Collector {
     async fn delete_dropped(&self, epoch: u64) -> Result<(), GcError> {
         let Some(session) = self.session.get() else { return Ok(()) };
         let due = self.store.drops_before(drops_due_below(GcEpoch(epoch)).0).await?;
-        for drop in &due {
+        let (mut gone, mut left) = (Vec::with_capacity(due.len()), Left::default());
+        for drop in due {
+            let mut all = true;
             for object in &drop.record.value.objects {
-                self.delete(&Path::from(object.as_str())).await?;
+                all &= left.note(object, self.delete(&Path::from(object.as_str())).await);
+            }
+            if all {
+                gone.push(drop);
             }
         }
-        for struck in self.store.forget_drops(&session, &due).await {
+        left.tell();
+        for struck in self.store.forget_drops(&session, &gone).await {
             // One that stays is deleted again, which is harmless.
             struck?;
         }
@@ -103,9 +109,12 @@ impl Collector {
         let ours: Vec<ObjectKey> = listed.iter().filter_map(|path| path.as_ref().parse().ok()).collect();
         let old = collectable(ours, epoch, TierRules::ALL);
         let referenced = self.references().await?;
+        let mut left = Left::default();
         for key in orphans(old, &referenced) {
-            self.delete(&Path::from(key.to_string())).await?;
+            let path = Path::from(key.to_string());
+            left.note(path.as_ref(), self.delete(&path).await);
         }
+        left.tell();
         Ok(())
     }
 
@@ -119,12 +128,38 @@ impl Collector {
         Ok(references)
     }
 
-    async fn delete(&self, path: &Path) -> Result<(), GcError> {
+    async fn delete(&self, path: &Path) -> Result<(), object_store::Error> {
         match self.objects.delete(path).await {
             Ok(()) => self.meters.objects_deleted.add(1, &[]),
             Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         Ok(())
     }
 }
+
+/// What could not be deleted. It keeps itself, and nothing else; it is found again at the next look.
+#[derive(Default)]
+struct Left {
+    count: u64,
+    first: Option<(String, object_store::Error)>,
+}
+
+impl Left {
+    /// Whether it is gone.
+    fn note(&mut self, object: &str, deleted: Result<(), object_store::Error>) -> bool {
+        let Err(error) = deleted else { return true };
+        self.count += 1;
+        self.first.get_or_insert_with(|| (object.to_owned(), error));
+        false
+    }
+
+    fn tell(self) {
+        let Some((first, error)) = self.first else { return };
+        let error = crate::refusals::storage_error(&error).message;
+        tracing::warn!(objects = self.count, first, error, "objects could not be deleted; they are tried again later");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,7 @@ mod producer_ids;
 #[cfg(any(test, feature = "testing"))]
 pub mod properties;
 mod proposals;
+mod purge;
 mod rebuild;
 mod refusals;
 mod replicas;

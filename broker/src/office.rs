@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Why a broker cannot take office. It has to stop.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OfficeError {
-    /// Rule B1a, while the broker ran: another process took its id. The next start finds out what that means (rule B4).
+    /// Rule B1a, while the broker ran or came up: another process took its id. The next start finds out what that means (rule B4).
     #[error("another disk registered under this broker's id ({reason}); this one may not speak for its partitions")]
     StaleDisk { reason: String },
     /// Rule K7.
@@ -67,34 +67,44 @@ pub(crate) struct Registration {
 }
 
 impl Registrar {
-    /// Registers for the first time since the start. A disk that is not the one that registered last takes another `wal_gen`,
-    /// durably, and registers as what it is then: another replica (rules B1a, B4). Returns what did not fit, too.
-    pub(crate) async fn begin(&mut self, disk_inc: Incarnation) -> Result<(Registration, Option<String>), OfficeError> {
-        match self.register(disk_inc).await {
-            Err(OfficeError::StaleDisk { reason }) => {
-                let fresh = WalGen(rand::random());
-                tracing::error!(
-                    reason,
-                    wal_gen = format!("{:016x}", fresh.0),
-                    "this disk is another replica from now on (rules B1a, B4)"
-                );
-                self.change_wal(move |wal| wal.renew(fresh)).await?;
-                self.record.wal_gen = fresh;
-                Ok((self.register(Incarnation(0)).await?, Some(reason)))
+    /// Settles which replica this disk is, before anything of it is opened. One that is not the one that registered last takes another
+    /// `wal_gen`, durably: it is another replica then (rules B1a, B4). Returns the incarnation that it carries from here on, and what did
+    /// not fit.
+    pub(crate) async fn examine(
+        &mut self,
+        disk_inc: Incarnation,
+    ) -> Result<(Incarnation, Option<String>), OfficeError> {
+        loop {
+            match self.store.examine_disk(&self.registration(disk_inc)).await {
+                Ok(Some(Registered::StaleDisk { reason })) => {
+                    let fresh = WalGen(rand::random());
+                    tracing::error!(
+                        reason,
+                        wal_gen = format!("{:016x}", fresh.0),
+                        "this disk is another replica from now on (rules B1a, B4)"
+                    );
+                    self.change_wal(move |wal| wal.renew(fresh)).await?;
+                    self.record.wal_gen = fresh;
+                    return Ok((Incarnation(0), Some(reason)));
+                }
+                Ok(Some(Registered::StaleMetadata { reason })) => return Err(OfficeError::StaleMetadata { reason }),
+                Ok(_) => return Ok((disk_inc, None)),
+                Err(StoreError::Unavailable(reason)) => tracing::warn!(reason, "the disk cannot be looked up yet"),
+                Err(error) => return Err(error.into()),
             }
-            registered => registered.map(|registration| (registration, None)),
+            tokio::time::sleep(RETRY).await;
         }
     }
 
     /// Registers, and makes the WAL carry the incarnation and the metadata store know it before anything is served (rule B1a).
-    async fn register(&self, mut disk_inc: Incarnation) -> Result<Registration, OfficeError> {
+    pub(crate) async fn register(&self, mut disk_inc: Incarnation) -> Result<Registration, OfficeError> {
         loop {
             let (session, sent) = self.open_session(disk_inc).await?;
             self.change_wal(move |wal| wal.set_incarnation(session.inc)).await?;
             disk_inc = session.inc;
             let mut registration = Registration { session, sent, disk: Revision(session.inc.0), noted: None };
             // Fenced: the lease has ended meanwhile.
-            while self.note_disk(&mut registration).await {
+            while self.note_disk(&mut registration).await? {
                 if registration.noted.is_some() {
                     return Ok(registration);
                 }
@@ -103,15 +113,19 @@ impl Registrar {
         }
     }
 
-    /// The session, and when the request that began it was sent.
-    async fn open_session(&self, disk_inc: Incarnation) -> Result<(Session, Duration), OfficeError> {
-        let registration = store::Registration {
+    fn registration(&self, disk_inc: Incarnation) -> store::Registration {
+        store::Registration {
             broker: self.broker,
             record: self.record.clone(),
             disk_inc,
             durable_lsn: self.wal.durable_lsn(),
             ttl: self.ttl,
-        };
+        }
+    }
+
+    /// The session, and when the request that began it was sent.
+    async fn open_session(&self, disk_inc: Incarnation) -> Result<(Session, Duration), OfficeError> {
+        let registration = self.registration(disk_inc);
         let mut told = false;
         loop {
             let sent = clock::boot();
@@ -147,32 +161,40 @@ impl Registrar {
     /// Tells the metadata store up to where the disk is durable, if that has moved (rule B1a): an older snapshot of the disk is
     /// told by it. What cannot be told now is told with the next one: too low a position only proves less.
     /// False when the session is gone.
-    async fn note_disk(&self, registration: &mut Registration) -> bool {
+    ///
+    /// # Errors
+    /// `Restored`: the broker has to stop (rule K7).
+    async fn note_disk(&self, registration: &mut Registration) -> Result<bool, StoreError> {
         let durable = self.wal.durable_lsn();
         if registration.noted == Some(durable) {
-            return true;
+            return Ok(true);
         }
         match self.store.refresh_broker(&registration.session, registration.disk, durable).await {
             Ok(Outcome::Committed { revision }) => (registration.disk, registration.noted) = (revision, Some(durable)),
-            Ok(Outcome::Fenced) => return false,
+            Ok(Outcome::Fenced) => return Ok(false),
             Ok(Outcome::Conflict) => {
                 // An earlier note whose answer was lost; or another process, and then the session is gone too.
-                if let Ok(Some(disk)) = self.store.read_disk(self.broker).await {
-                    registration.disk = disk.revision;
+                match self.store.read_disk(self.broker).await {
+                    Ok(Some(disk)) => registration.disk = disk.revision,
+                    Err(error @ StoreError::Restored(_)) => return Err(error),
+                    Ok(None) | Err(_) => {}
                 }
             }
             Ok(Outcome::Unknown) => tracing::warn!("it is unknown whether the disk's position was noted; trying again"),
+            Err(error @ StoreError::Restored(_)) => return Err(error),
             Err(error) => tracing::warn!(%error, "the disk's position could not be noted; trying again"),
         }
-        true
+        Ok(true)
     }
 
-    /// Notes the disk's position again and again. Never returns.
-    async fn keep_noted(&self, registration: &mut Registration) {
+    /// Notes the disk's position again and again. Returns only when the broker has to stop.
+    async fn keep_noted(&self, registration: &mut Registration) -> StoreError {
         loop {
             tokio::time::sleep(self.note_interval).await;
             // That the session is gone is the keep-alive's to find out.
-            let _ = self.note_disk(registration).await;
+            if let Err(restored) = self.note_disk(registration).await {
+                return restored;
+            }
         }
     }
 }
@@ -189,7 +211,7 @@ pub(crate) async fn run(
         tokio::select! {
             () = shutdown.cancelled() => break,
             lost = lost(&registrar, session, broker.session_handle()) => lost?,
-            () = registrar.keep_noted(&mut registration) => {}
+            restored = registrar.keep_noted(&mut registration) => return Err(restored.into()),
         }
         tracing::warn!(incarnation = %session.inc, "the session was lost; stepping down and registering again");
         broker.session_handle().end();
@@ -298,3 +320,6 @@ impl Broker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

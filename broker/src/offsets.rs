@@ -65,6 +65,7 @@ impl Broker {
             match self.look_up(handle.id, &view, spec, isolation).await {
                 Ok(found) => return Ok(found),
                 Err(LookupError::Moved) => {}
+                Err(LookupError::Gone) => self.look_past_gone(handle.id, view.manifest.seq).await?,
                 Err(LookupError::OldManifest) => self.refresh_manifest(handle.id, view.manifest.seq).await?,
                 Err(LookupError::Failed(error)) => return Err(error),
             }
@@ -140,6 +141,7 @@ impl Broker {
                 let held = visible.tiered_end > visible.log_start;
                 Ok(held.then(|| Offset(visible.tiered_end.0 - 1)).and_then(named))
             }
+            OffsetSpec::EarliestPendingUpload => Ok(named(visible.tiered_end.max(visible.log_start))),
             // S19: what lies between would be passed over in silence.
             _ if view.manifest.tiered_end < visible.tiered_end => Err(LookupError::OldManifest),
             OffsetSpec::AtOrAfter(time) => self.first_at_or_after(id, view, end, time).await.map(timed),
@@ -230,14 +232,16 @@ impl Broker {
 enum LookupError {
     /// The view is too old: what it speaks of was uploaded, or deleted, meanwhile.
     Moved,
-    /// The manifest is: it ends before the tail begins, as that of a leader which was just elected may, or names what is gone (rule G4).
+    /// The manifest is: it ends before the tail begins, as that of a leader which was just elected may.
     OldManifest,
+    /// It names what is gone (rule G4).
+    Gone,
     Failed(ApiError),
 }
 
 fn in_bucket(error: TieredError) -> LookupError {
     match error {
-        TieredError::Gone => LookupError::OldManifest,
+        TieredError::Gone => LookupError::Gone,
         error => LookupError::Failed(storage_error(&error)),
     }
 }

@@ -214,6 +214,7 @@ mod tests {
         let topic = NewTopic {
             name: "t".parse().expect("valid"),
             id: PARTITION.topic,
+            buried: Revision::ABSENT,
             replication_factor: 2,
             config: BTreeMap::new(),
             placements: vec![Placement { replicas, isr: vec![me.rid], leader, min_isr: 1 }],

@@ -9,7 +9,6 @@ use crate::partitions::recovery::{self, RecoveryError};
 use crate::partitions::view::{PartitionView, ViewSender};
 use crate::start_error::StartError;
 use crate::tier::{Held, TierRequest};
-use crate::tiered::TieredError;
 use crate::wal::RecoveredPartition;
 use millpond_core::loss::Standing;
 use millpond_core::topic_config::TopicConfig;
@@ -57,6 +56,8 @@ pub(crate) enum Tried {
         /// Something is missing or damaged there, rather than out of reach.
         lasting: bool,
     },
+    /// It was placed on another broker meanwhile: it is not to be opened here.
+    Elsewhere,
 }
 
 impl Broker {
@@ -77,7 +78,7 @@ impl Broker {
             Err(error @ RecoveryError::Tiered { .. }) => {
                 tracing::warn!(error = %crate::refusals::storage_error(&error).message, "trying again");
                 let RecoveryError::Tiered { source, .. } = error else { unreachable!("it has just been one") };
-                let lasting = !matches!(source, TieredError::Read { .. });
+                let lasting = !source.is_retriable();
                 return Ok(Tried::Unread { opening: Box::new(opening), lasting });
             }
             Err(error) => return Err(StartError::Recovery(error.to_string())),

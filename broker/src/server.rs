@@ -43,7 +43,7 @@ use crate::wal::{Recovered, Wal, WalError, WalOptions};
 use futures::future::join;
 use millpond_cache::{Cache, CacheOptions, DiskOptions};
 use millpond_core::records::SessionRecord;
-use millpond_log::WalGen;
+use millpond_log::{Rid, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::Kv;
 use millpond_metadata::store::{Store, StoreError};
@@ -146,7 +146,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     report_damage(&recovered);
     wal.measure(metrics.wal.clone());
     let objects: Arc<dyn ObjectStore> = Arc::new(Counted::new(components.objects, metrics.objects.clone()));
-    let bucket = Bucket::new(Arc::clone(&objects), &cluster_id);
+    let bucket = Bucket::new(Arc::clone(&objects), store.clone(), &cluster_id);
     check_bucket(&bucket).await?;
     let mut registrar = Registrar {
         store: store.clone(),
@@ -165,8 +165,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         note_interval: config.disk_note_interval,
         mark,
     };
-    let (registration, stale) = registrar.begin(recovered.identity.incarnation).await?;
-    let registered = registration.session;
+    let (disk_inc, stale) = registrar.examine(recovered.identity.incarnation).await?;
     let story = DiskStory::new(&recovered, stale);
     let gc_epoch = Arc::new(AtomicU64::new(store.gc_epoch().await?.value));
     let tiered = Arc::new(open_cache(&config, Arc::clone(&objects)).await?);
@@ -211,7 +210,7 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
     let alive = Alive::default();
     let broker = Broker::new(Inner {
         cluster_id: cluster_id.clone(),
-        rid: registered.rid,
+        rid: Rid { broker: config.id, wal_gen: registrar.record.wal_gen },
         session: session.clone(),
         alive: alive.clone(),
         store: store.clone(),
@@ -233,6 +232,16 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         metrics: Arc::clone(&metrics),
         config: config.clone(),
     });
+    let carried = proposals::run(store.clone(), session.clone(), alive, proposed, shutdown.clone());
+    let mut fleet = Fleet::start(broker.clone(), &recovered, story).await?;
+    // However long that took: others count on whoever has a session (rule B1).
+    let registration = registrar.register(disk_inc).await?;
+    let registered = registration.session;
+    broker.take_office(&registration);
+    fleet.assign_all();
+    let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
+    tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
+    fleet.catch_up(registered.inc).await;
     let uploader = Uploader {
         store: Arc::clone(&objects),
         bucket: bucket.clone(),
@@ -253,7 +262,6 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         started: crate::clock::monotonic(),
         state: TierState::default(),
     };
-    let carried = proposals::run(store.clone(), session.clone(), alive, proposed, shutdown.clone());
     let collector = Collector {
         store,
         session,
@@ -264,9 +272,6 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         meters: metrics.tier.clone(),
         period: config.gc_period,
     };
-    let fleet = Fleet::start(broker.clone(), &recovered, story).await?;
-    broker.take_office(&registration);
-    fleet.assign_all();
     let until = shutdown.clone();
     tasks.spawn(async move {
         fleet.run(until).await;
@@ -307,8 +312,6 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         carried.await;
         Ok(())
     });
-    let office = office::run(broker.clone(), registrar, registration, shutdown.clone());
-    tasks.spawn(async move { office.await.map_err(|error| error.to_string()) });
     let served = grpc::serve(broker.clone(), grpc_door.listener, grpc_door.tls, shutdown.clone().cancelled_owned());
     tasks.spawn(async move { served.await.map_err(|error| format!("the gRPC door failed: {error}")) });
     for (name, open) in kafka_doors {
@@ -437,6 +440,7 @@ async fn check_bucket(bucket: &Bucket) -> Result<(), StartError> {
     let unreachable = match tokio::time::timeout(BUCKET_WAIT_MAX, bucket.check()).await {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(BucketError::Unreachable(error))) => error.to_string(),
+        Ok(Err(BucketError::Metadata(error))) => error.to_string(),
         Ok(Err(refused)) => return Err(refused.into()),
         Err(_) => "no answer in time".to_owned(),
     };

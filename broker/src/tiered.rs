@@ -68,6 +68,13 @@ pub(crate) enum TieredError {
     },
 }
 
+impl TieredError {
+    /// Whether the same read may succeed later, with nothing else done in between: the object store is out of reach.
+    pub(crate) fn is_retriable(&self) -> bool {
+        matches!(self, TieredError::Read { source } if source.is_retriable())
+    }
+}
+
 impl Tiered {
     pub(crate) fn new(cache: Cache, warm_bytes_max: u64) -> Tiered {
         let (indexes, nodes) = (Mutex::new(Recent::new(INDEXES_KEPT)), Mutex::new(Recent::new(NODES_KEPT)));

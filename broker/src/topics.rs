@@ -79,6 +79,7 @@ impl Broker {
         if self.inner().catalog.topic(&TopicRef::Name(topic.name.clone())).is_ok() {
             return Err(exists(&topic.name));
         }
+        let buried = self.inner().store.buried().await.map_err(|error| unavailable(&error))?;
         let id = TopicId(rand::random());
         let record = TopicRecord {
             name: name.clone(),
@@ -97,7 +98,8 @@ impl Broker {
         if topic.validate_only {
             return Ok(made(self.unseen(record.clone(), config)));
         }
-        let mut new = store::NewTopic { name, id, replication_factor, config: topic.configs.clone(), placements };
+        let mut new =
+            store::NewTopic { name, id, buried, replication_factor, config: topic.configs.clone(), placements };
         loop {
             match self.inner().store.create_topic(&session, &new).await.map_err(|error| unavailable(&error))? {
                 CreateOutcome::Created { .. } => break,
@@ -107,9 +109,8 @@ impl Broker {
                 CreateOutcome::Unknown => {}
                 // A broker that was to lead is gone, perhaps; or this took so long that the controller took it back.
                 CreateOutcome::Conflict => {
-                    let tombstone = self.inner().store.tombstone(new.id).await.map_err(|error| unavailable(&error))?;
-                    if tombstone.is_some() {
-                        new.id = TopicId(rand::random());
+                    if let Some(buried) = self.voided(&new).await.map_err(|error| unavailable(&error))? {
+                        (new.id, new.buried) = (TopicId(rand::random()), buried);
                     }
                     hosts = self.hosts().await.map_err(|error| unavailable(&error))?;
                     new.placements = match place(&hosts) {
@@ -127,6 +128,36 @@ impl Broker {
         let served = served.map(|topic| topic.describe(&self.inner().alive.sessions()));
         // This broker may hear of it later than that; it is made all the same.
         Ok(made(served.unwrap_or_else(|| self.unseen(TopicRecord { id: new.id, ..record.clone() }, config))))
+    }
+
+    /// Whether a topic cannot be made under its id any more (rule K6), since it was deleted meanwhile, or since it may have been: what `buried`
+    /// says now.
+    async fn voided(&self, new: &store::NewTopic) -> Result<Option<Revision>, StoreError> {
+        let store = &self.inner().store;
+        let buried = store.buried().await?;
+        let is_deleted = store.tombstone(new.id).await?.is_some();
+        let may_be = buried != new.buried && store.topic(new.id).await?.is_none();
+        Ok((is_deleted || may_be).then_some(buried))
+    }
+
+    /// Takes away the tombstones of deleted topics of which nobody has anything any more (rule K6).
+    pub(crate) async fn bury(&self, session: &Session, topics: &[TopicId]) {
+        match self.inner().store.bury(session, topics).await {
+            Ok(burial) => {
+                if !burial.gone.is_empty() {
+                    tracing::info!(topics = burial.gone.len(), "deleted topics are forgotten");
+                }
+                if !burial.missing.is_empty() {
+                    let missing: Vec<String> = burial.missing.iter().map(ToString::to_string).collect();
+                    let missing = missing.join(", ");
+                    tracing::info!(missing, "tombstones of deleted topics stay until nothing is left of them there");
+                }
+                if let Some(outcome) = burial.stopped {
+                    tracing::debug!(?outcome, "tombstones stay until the next look");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "tombstones cannot be removed yet"),
+        }
     }
 
     /// Why partitions found no place. A broker whose session, as it was before it looked, has ended does not say that there are too few brokers:
@@ -203,7 +234,7 @@ impl Broker {
     }
 
     async fn delete(&self, topic: &TopicRef) -> Result<(), ApiError> {
-        let _one = self.inner().topic_changes.lock().await;
+        let one = self.inner().topic_changes.lock().await;
         let topic = self.inner().catalog.topic(topic)?;
         let session = self.session()?;
         loop {
@@ -214,6 +245,8 @@ impl Broker {
                 Outcome::Conflict | Outcome::Unknown => {}
             }
         }
+        // Other changes do not wait until this one is heard of here.
+        drop(one);
         let gone = self.inner().catalog.until(topic.record.id, |topic| topic.is_none());
         let _ = tokio::time::timeout(SERVED_WAIT_MAX, gone).await;
         Ok(())

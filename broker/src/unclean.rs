@@ -318,6 +318,7 @@ mod tests {
         let topic = NewTopic {
             name: "t".parse().expect("a name"),
             id: PARTITION.topic,
+            buried: Revision::ABSENT,
             replication_factor: 2,
             config: BTreeMap::new(),
             placements: vec![placement],

@@ -545,6 +545,12 @@ impl Wal {
         self.shared.space.usage()
     }
 
+    /// The partitions of which a start now might find something: all but those whose drop is durable. In no order.
+    #[must_use]
+    pub fn partitions(&self) -> Vec<PartitionId> {
+        self.shared.tails.which(|tail| !tail.is_gone())
+    }
+
     /// Bytes of the partition's batches that are not trimmed.
     #[must_use]
     pub fn partition_bytes(&self, partition: PartitionId) -> u64 {

@@ -78,7 +78,8 @@ impl Metadata {
             };
         }
         if !url.starts_with("etcd:") {
-            return Err(Failure::usage(format!("--metadata `{url}` is neither embedded:DIR nor etcd://HOST:PORT")));
+            let shown = without_user(url);
+            return Err(Failure::usage(format!("--metadata `{shown}` is neither embedded:DIR nor etcd://HOST:PORT")));
         }
         // The URL is not repeated: somebody may have put a password there.
         let options = EtcdOptions::parse(url, &format!("/millpond/{cluster}"))
@@ -170,6 +171,12 @@ impl EtcdFiles {
     }
 }
 
+/// The URL without a user and a password, which some write before its host.
+fn without_user(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (&url[..scheme.len() + 3], rest));
+    rest.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, host)| format!("{scheme}…@{host}"))
+}
+
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).doing(format!("{flag}: cannot read `{}`", path.display()))
 }
@@ -207,6 +214,9 @@ mod tests {
             ("redis://h", "neither"),
             ("etcd://", "HOST:PORT"),
             ("etcd://root:geheim@h:1", "--etcd-user"),
+            ("https://root:geheim@h:1", "`https://…@h:1` is neither"),
+            ("https://root:g@geheim@h:1/p", "`https://…@h:1/p` is neither"),
+            ("root:geheim@h:1", "`…@h:1` is neither"),
         ] {
             let failure = parse(url).expect_err(url).to_string();
             assert!(failure.contains(part) && !failure.contains("geheim"), "{failure}");

@@ -164,6 +164,17 @@ pub(crate) struct Settings {
     pub(crate) insecure: Option<bool>,
 }
 
+/// Keys of a file whose values are shown to nobody.
+const SECRET_KEYS: [&str; 2] = ["cluster-secret", "etcd-user"];
+
+/// Where a file is no TOML, and why. The line itself may hold a secret, so it is not repeated.
+fn mistake(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |begun| begun.chars().count()) + 1;
+    format!("no TOML at line {line}, column {column}: {}", error.message())
+}
+
 /// A number or a text.
 fn id_from_file<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
@@ -228,14 +239,18 @@ impl Settings {
     }
 
     fn parse(text: &str) -> Result<(Settings, TelemetrySettings), String> {
-        let table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
+        let table: toml::Table = toml::from_str(text).map_err(|error| mistake(text, &error))?;
         let (mut keys, mut telemetry) = (toml::Table::new(), toml::Table::new());
         for (key, value) in table {
             let name = key.replace('_', "-");
             let of_telemetry = TelemetrySettings::KEYS.contains(&name.as_str());
+            // What follows repeats a value of another type.
+            if SECRET_KEYS.contains(&name.as_str()) && !value.is_str() {
+                return Err(format!("`{key}` is a text, and goes in quotes"));
+            }
             let table = if of_telemetry { &mut telemetry } else { &mut keys };
-            if let Some(twice) = table.insert(name, value) {
-                return Err(format!("`{key}` is set twice, also to {twice}"));
+            if table.insert(name, value).is_some() {
+                return Err(format!("`{key}` is set twice: `_` in a key is as good as `-`"));
             }
         }
         let (settings, telemetry) = (keys.try_into(), telemetry.try_into());
@@ -432,7 +447,8 @@ fn groups(spans: GroupSpans) -> Result<GroupLimits, Failure> {
     })
 }
 
-fn num_partitions(number: u32) -> Result<u32, Failure> {
+/// The number of `--num-partitions`, if topics may have so many.
+pub(crate) fn num_partitions(number: u32) -> Result<u32, Failure> {
     match number {
         1..=PARTITIONS_MAX => Ok(number),
         _ => Err(Failure::usage(format!("--num-partitions is 1 to {PARTITIONS_MAX}, not {number}"))),
@@ -625,6 +641,22 @@ mod tests {
         ] {
             let error = Settings::parse(file).expect_err(file);
             assert!(error.contains(part), "{file}: {error}");
+        }
+        // What holds a secret is named by its place or its key.
+        for (file, part) in [
+            ("rack = 'a'\netcd-user = root:geheim", "line 2, column 13"),
+            ("cluster-secret = 'geheim\nrack = 'a'", "no TOML at line"),
+            ("cluster-secret = geheim", "quote"),
+            ("cluster-secret geheim", "line 1"),
+            ("cluster-secret = 'geheim' 'geheim'", "line 1"),
+            ("cluster-secret = 'geheim'\ncluster-secret = 'geheim'", "duplicate"),
+            ("cluster-secret = 'geheim'\ncluster_secret = 'geheim'", "`cluster_secret` is set twice"),
+            ("cluster_secret = 7337733773377337", "`cluster_secret` is a text"),
+            ("etcd-user = { root = 'geheim' }", "`etcd-user` is a text"),
+        ] {
+            let error = Settings::parse(file).expect_err(file);
+            let shown = error.contains("geheim") || error.contains("7337");
+            assert!(error.contains(part) && !shown, "{file}: {error}");
         }
     }
 

@@ -56,6 +56,8 @@ pub struct Limits {
     pub transfer_ms: u64,
     /// A topic whose creation or deletion stands still for so long was left by whoever began it.
     pub finish_after_ms: u64,
+    /// The tombstone of a deleted topic stands for so long at least after the topic's record is gone.
+    pub bury_after_ms: u64,
     /// Most transfers under way.
     pub transfers_max: usize,
     /// Most partitions that gain a replica from their leaders at the same time.
@@ -73,6 +75,8 @@ impl Default for Limits {
             transfer_ms: 5_000,
             // Each step is a transaction of milliseconds.
             finish_after_ms: 10_000,
+            // Longer than any broker goes by what it had seen before, though nothing depends on it.
+            bury_after_ms: 600_000,
             transfers_max: 20,
             moves_max: 8,
         }

@@ -168,20 +168,25 @@ pub struct GroupSettingsRecord {
     pub settings: BTreeMap<String, String>,
 }
 
-/// What is left of a deleted topic until nobody holds data of it: `/tomb/{uuid}` (rule K6).
+/// What is left of a deleted topic until nobody holds anything of it: `/tomb/{uuid}` (rule K6). Written once, with the end of the topic.
+// Earlier builds wrote who held data of it as well, which nobody goes by any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TombstoneRecord {
     /// Its name when it lived.
     pub name: TopicName,
     /// Mod revision of the topic record that the deletion was decided on.
     pub revision: u64,
-    /// Every replica that may hold frames of it. Grows while partitions are being removed.
-    #[serde(with = "text::list")]
-    pub holders: Vec<Rid>,
-    /// Those that dropped their frames.
-    #[serde(with = "text::list")]
-    pub purged: Vec<Rid>,
+}
+
+/// What a broker's disk holds nothing of any more: `/b/{id}/purged` (rule K6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PurgedRecord {
+    /// Identity of the WAL that this is said of.
+    #[serde(with = "text::wal_gen")]
+    pub wal_gen: WalGen,
+    /// It has no frame of any topic whose tombstone was laid at or before this revision, and will have none.
+    pub revision: u64,
 }
 
 /// Objects that a manifest no longer names: `/gc/drop/{gc epoch}/…` (rule G2).

@@ -33,7 +33,7 @@ use millpond_log::batch::{ProducerWrite, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::limits::PRODUCER_EXPIRY_MS;
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::producers::ProducerTable;
+use millpond_log::producers::{ProducerTable, ProducersAt};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::VecDeque;
 
@@ -263,6 +263,13 @@ impl Replica {
         }
     }
 
+    /// Whether it has to hear that time passes: a leader with others to wait for, or with questions that get old.
+    #[must_use]
+    pub fn wants_ticks(&self) -> bool {
+        let Role::Leader(leading) = &self.role else { return false };
+        leading.record.replicas.len() > 1 || leading.verifications.len() > 0
+    }
+
     /// Whether all that was handed to the WAL is durable.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -463,13 +470,27 @@ impl EndState {
         self.end = span.end;
     }
 
-    /// Forgets expired producers when the log's own time enters another minute, so that replicas forget at the same offset (rule P2).
-    /// To be called before the batch of `append_time` is judged or absorbed.
+    /// Forgets expired producers, so that replicas forget at the same offset (rule P2). To be called before the batch of `append_time` is
+    /// absorbed.
     fn expire(&mut self, append_time: TimestampMs) {
-        const MINUTE_MS: i64 = 60_000;
-        if self.last_append_time.0.div_euclid(MINUTE_MS) != append_time.0.div_euclid(MINUTE_MS) {
+        if self.expires(append_time) {
             self.producers.expire(append_time, PRODUCER_EXPIRY_MS);
         }
+    }
+
+    /// The producers as a batch of `append_time` finds them, if it is the next one. It may be refused: then it is in no log, and nobody is
+    /// forgotten for it (rule P2).
+    fn producers_at(&self, append_time: TimestampMs) -> ProducersAt<'_> {
+        match self.expires(append_time) {
+            true => self.producers.at(append_time, PRODUCER_EXPIRY_MS),
+            false => self.producers.as_it_is(),
+        }
+    }
+
+    /// Whether the log's own time enters another minute.
+    fn expires(&self, append_time: TimestampMs) -> bool {
+        const MINUTE_MS: i64 = 60_000;
+        self.last_append_time.0.div_euclid(MINUTE_MS) != append_time.0.div_euclid(MINUTE_MS)
     }
 }
 

@@ -14,7 +14,7 @@ mod records;
 pub use admit::{Admitted, ProduceRules};
 pub use builder::{BatchBuilder, NewRecord};
 pub use control::{ProducerWrite, WriteKind};
-pub use error::BatchError;
+pub use error::{BatchError, SPOILT_RECORDS_MAX};
 pub use records::{Header, Record, Records};
 
 use crate::codec::Codec;
@@ -86,6 +86,12 @@ impl Batch {
         let head = *head;
         let records = buf.split_to(size).slice(BATCH_HEADER_BYTES..);
         Ok(Some(Batch { head, records }))
+    }
+
+    /// The same batch in memory of its own: whatever its bytes were a part of is held by it no longer.
+    #[must_use]
+    pub fn detached(self) -> Batch {
+        Batch { records: Bytes::copy_from_slice(&self.records), ..self }
     }
 
     /// Size in bytes, header included.

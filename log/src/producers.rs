@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the partition knows of its producers at one offset.
 ///
-/// Whoever feeds it calls, for each batch of the log in order, `expire` with the batch's append time and then `append`. The
-/// leader calls `check` between the two. So leader, followers and replay forget a producer at the same offset (rule P2).
+/// Whoever feeds it calls, for each batch of the log in order, `expire` with the batch's append time and then `append`. So leader,
+/// followers and replay forget a producer at the same offset (rule P2). The leader judges a batch by what `at` tells before it: what is
+/// refused in the end is in no log, and makes it forget nobody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTable {
     producers: BTreeMap<Writer, Producer>,
@@ -22,6 +23,14 @@ pub struct ProducerTable {
     idle: BTreeSet<(TimestampMs, Writer)>,
     /// Open transactions by their first offset.
     open: BTreeMap<Offset, ProducerId>,
+}
+
+/// A table as a batch with some append time would find it: without those who expire before it. What is judged by it changes nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct ProducersAt<'a> {
+    table: &'a ProducerTable,
+    /// Whose last append is older has expired.
+    oldest: TimestampMs,
 }
 
 /// Who writes under a producer id: in transactions, or outside of them (rule P1).
@@ -111,7 +120,7 @@ pub enum Verdict {
 pub enum MarkerVerdict {
     /// It goes into the log.
     Append,
-    /// All that it says is in the log already.
+    /// This very marker is in the log already.
     Known,
 }
 
@@ -202,8 +211,8 @@ impl ProducerError {
     }
 }
 
-impl ProducerTable {
-    /// Judges an admitted batch of `count` records (its offset span). Changes nothing.
+impl ProducersAt<'_> {
+    /// Judges an admitted batch of `count` records (its offset span).
     ///
     /// A producer that is not known may begin at any sequence (it may have expired), as Kafka's brokers allow. Whether records that
     /// open a transaction belong to one is not known here (rule X3): `in_transaction` tells who has to ask.
@@ -215,18 +224,16 @@ impl ProducerTable {
         assert!(stamp.base_sequence >= 0 && count > 0, "admission refuses batches without sequence or records");
         // What is outside of the open transaction of its id (which is repeated all the same).
         let stray = kind == WriteKind::Plain && self.transactional(stamp.id).is_some_and(Producer::has_transaction);
-        match self.producers.get(&Writer::of(&write)) {
+        match self.get(Writer::of(&write)) {
             Some(producer) => producer.check(stamp, count, stray),
             None if stray => Err(ProducerError::OtherTransaction { id: stamp.id }),
             // Rule T4: none is evicted early to make room.
-            None if self.producers.len() >= PARTITION_PRODUCERS_MAX => {
-                Err(ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX })
-            }
+            None if self.is_full() => Err(ProducerError::TooMany { max: PARTITION_PRODUCERS_MAX }),
             None => Ok(Verdict::Append),
         }
     }
 
-    /// Judges a marker (rule X5). Changes nothing.
+    /// Judges a marker (rule X5).
     ///
     /// Never `TooMany`: a marker that fences a producer which never wrote here is not refused for the sake of others.
     ///
@@ -243,7 +250,11 @@ impl ProducerTable {
         if epoch < producer.epoch || (opened && raised && epoch == producer.epoch) {
             return Err(ProducerError::Fenced { id });
         }
-        let repeated = !opened && epoch == producer.epoch && producer.coordinator_epoch == Some(end.coordinator_epoch);
+        // A raised epoch is that of one end. Where it is kept, equal epochs tell that nothing is open in this log, not that this end is in
+        // it: a leader that was deposed and has not heard of it may lack the very transaction. So the marker is appended, which only
+        // a leader can have committed.
+        let repeated =
+            raised && !opened && epoch == producer.epoch && producer.coordinator_epoch == Some(end.coordinator_epoch);
         Ok(if repeated { MarkerVerdict::Known } else { MarkerVerdict::Append })
     }
 
@@ -260,7 +271,35 @@ impl ProducerTable {
     }
 
     fn transactional(&self, id: ProducerId) -> Option<&Producer> {
-        self.producers.get(&Writer::transactional(id))
+        self.get(Writer::transactional(id))
+    }
+
+    fn get(&self, writer: Writer) -> Option<&Producer> {
+        self.table
+            .producers
+            .get(&writer)
+            .filter(|producer| producer.has_transaction() || producer.last_append >= self.oldest)
+    }
+
+    /// Rule T4. Counts no more of those who have expired than it takes.
+    fn is_full(&self) -> bool {
+        let Some(beyond) = self.table.len().checked_sub(PARTITION_PRODUCERS_MAX) else { return false };
+        let expired = self.table.idle.iter().take_while(|(last_append, _)| *last_append < self.oldest);
+        expired.take(beyond + 1).count() <= beyond
+    }
+}
+
+impl ProducerTable {
+    /// What a batch that is appended `now` finds, if those have expired by then whose last append is older than `expiry_ms` before.
+    #[must_use]
+    pub fn at(&self, now: TimestampMs, expiry_ms: i64) -> ProducersAt<'_> {
+        ProducersAt { table: self, oldest: TimestampMs(now.0.saturating_sub(expiry_ms)) }
+    }
+
+    /// What a batch finds before which nobody expires.
+    #[must_use]
+    pub fn as_it_is(&self) -> ProducersAt<'_> {
+        ProducersAt { table: self, oldest: TimestampMs(i64::MIN) }
     }
 
     /// Records that a batch of `count` offsets was appended; also the replay after a restart and on followers. Accepts what the
@@ -313,7 +352,8 @@ impl ProducerTable {
         self.producers.iter().map(|(writer, producer)| producer.summary(writer.id))
     }
 
-    /// Forgets producers whose last append is older than `expiry_ms` before `now` (an append time, rule P2).
+    /// Forgets producers whose last append is older than `expiry_ms` before `now`, the append time of the batch that comes next in the log
+    /// (rule P2).
     ///
     /// Costs next to nothing when none is that old, so that it can precede every append.
     pub fn expire(&mut self, now: TimestampMs, expiry_ms: i64) {

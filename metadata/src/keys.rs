@@ -34,9 +34,11 @@ pub enum ShardKind {
 /// | `BrokerDisk` | `/b/{id}/wal` | `DiskRecord` |
 /// | `BrokerSession` | `/b/{id}/sess` | `SessionRecord`, under the broker's lease |
 /// | `BrokerDrain` | `/b/{id}/drain` | `DrainRecord`, under the broker's lease if it marked itself |
+/// | `BrokerPurged` | `/b/{id}/purged` | `PurgedRecord` |
 /// | `TopicName` | `/topics/{name}` | the topic's UUID as text |
 /// | `Topic` | `/topic/{uuid}` | `TopicRecord` |
 /// | `Tombstone` | `/tomb/{uuid}` | `TombstoneRecord` |
+/// | `Buried` | `/buried` | how many tombstones were removed, as text: it moves whenever some are (rule K6) |
 /// | `Partition` | `/p/{uuid}/{n:10}` | `PartitionRecord` |
 /// | `Leadership` | `/pe/{uuid}/{n:10}` | `{rid} {inc} {epoch}`, compared by value (rule T5), so its form never changes |
 /// | `TierRoot` | `/t/{uuid}/{n:10}` | the manifest's root, in the log's own encoding |
@@ -48,12 +50,14 @@ pub enum ShardKind {
 /// | `BrokerIds` | `/bid/next` | first broker id not handed out, as text |
 /// | `Shard` | `/shard/{txn,group,share}/{s:10}` | `ShardRecord`: owner of a coordinator shard |
 /// | `ShardSeq` | `/seq/{txn,group,share}/{s:10}` | `{coord epoch} {seq}`: commits of a shard's owner (rule O1) |
+/// | `ShardPurged` | `/purged/{txn,group,share}/{s:10}` | a revision, as text: the shard has nothing of topics deleted up to it (rule K6) |
 /// | `Transaction` | `/x/{s:10}/{txn id}` | `TransactionRecord` |
 /// | `Group` | `/g/{s:10}/{group}/{part}` | group epoch, members, target |
 /// | `Offsets` | `/o/{s:10}/{group}/{uuid}/{block:10}` | committed offsets of 256 partitions, packed |
 /// | `PendingOffsets` | `/op/{s:10}/{group}/{uuid}/{block:10}/{producer id:20}` | offsets of an open transaction |
 /// | `ShareState` | `/s/{group}/{uuid}/{n:10}` | a share partition's state |
 /// | `GroupSettings` | `/gset/{group}` | `GroupSettingsRecord` |
+/// | `Bucket` | `/bucket` | what the cluster's marker in its bucket says, as text (rule G5) |
 /// | `Loss` | `/loss/{uuid}/{n:10}/{epoch:10}` | what an operator accepted as lost |
 ///
 /// `{s:10}` of a group or a transactional id is the number of its coordinator shard, so that a shard is read as one.
@@ -66,9 +70,11 @@ pub enum Key {
     BrokerDisk(BrokerId),
     BrokerSession(BrokerId),
     BrokerDrain(BrokerId),
+    BrokerPurged(BrokerId),
     TopicName(TopicName),
     Topic(TopicId),
     Tombstone(TopicId),
+    Buried,
     Partition(PartitionId),
     Leadership(PartitionId),
     TierRoot(PartitionId),
@@ -80,12 +86,14 @@ pub enum Key {
     BrokerIds,
     Shard { kind: ShardKind, shard: u32 },
     ShardSeq { kind: ShardKind, shard: u32 },
+    ShardPurged { kind: ShardKind, shard: u32 },
     Transaction(String),
     Group { group: String, part: String },
     Offsets { group: String, topic: TopicId, block: u32 },
     PendingOffsets { group: String, topic: TopicId, block: u32, producer: u64 },
     ShareState { group: String, partition: PartitionId },
     GroupSettings(String),
+    Bucket,
     Loss { partition: PartitionId, epoch: u32 },
 }
 
@@ -106,6 +114,8 @@ pub enum Space {
     /// Drops of gc epochs below the bound.
     DropsBefore(u64),
     Shards,
+    /// What coordinator shards say of deleted topics.
+    ShardsPurged,
     /// Records of all groups of a shard, but for their offsets.
     GroupsIn(u32),
     /// Offsets of all groups of a shard.
@@ -156,9 +166,11 @@ impl Keys {
             Key::BrokerDisk(id) => to.word("b").plain(id.0).word("wal"),
             Key::BrokerSession(id) => to.word("b").plain(id.0).word("sess"),
             Key::BrokerDrain(id) => to.word("b").plain(id.0).word("drain"),
+            Key::BrokerPurged(id) => to.word("b").plain(id.0).word("purged"),
             Key::TopicName(name) => to.word("topics").word(name.as_str()),
             Key::Topic(id) => to.word("topic").topic(*id),
             Key::Tombstone(id) => to.word("tomb").topic(*id),
+            Key::Buried => to.word("buried"),
             Key::Partition(id) => to.word("p").partition(*id),
             Key::Leadership(id) => to.word("pe").partition(*id),
             Key::TierRoot(id) => to.word("t").partition(*id),
@@ -172,6 +184,7 @@ impl Keys {
             Key::BrokerIds => to.word("bid").word("next"),
             Key::Shard { kind, shard } => to.word("shard").word(kind.word()).padded(*shard),
             Key::ShardSeq { kind, shard } => to.word("seq").word(kind.word()).padded(*shard),
+            Key::ShardPurged { kind, shard } => to.word("purged").word(kind.word()).padded(*shard),
             Key::Transaction(id) => to.word("x").padded(shard_of(id)).free(id),
             Key::Group { group, part } => to.word("g").padded(shard_of(group)).free(group).free(part),
             Key::Offsets { group, topic, block } => {
@@ -182,6 +195,7 @@ impl Keys {
             }
             Key::ShareState { group, partition } => to.word("s").free(group).partition(*partition),
             Key::GroupSettings(group) => to.word("gset").free(group),
+            Key::Bucket => to.word("bucket"),
             Key::Loss { partition, epoch } => to.word("loss").partition(*partition).padded(*epoch),
         }
         .finish()
@@ -217,6 +231,7 @@ impl Keys {
                 return crate::kv::Interval { start, end: Some(end) };
             }
             Space::Shards => to.word("shard"),
+            Space::ShardsPurged => to.word("purged"),
             Space::GroupsIn(shard) => to.word("g").padded(*shard),
             Space::OffsetsIn(shard) => to.word("o").padded(*shard),
             Space::PendingOffsetsIn(shard) => to.word("op").padded(*shard),
@@ -260,12 +275,14 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
                 "wal" => Key::BrokerDisk(id),
                 "sess" => Key::BrokerSession(id),
                 "drain" => Key::BrokerDrain(id),
+                "purged" => Key::BrokerPurged(id),
                 _ => return None,
             }
         }
         "topics" => Key::TopicName(from.word()?.parse().ok()?),
         "topic" => Key::Topic(from.topic()?),
         "tomb" => Key::Tombstone(from.topic()?),
+        "buried" => Key::Buried,
         "p" => Key::Partition(from.partition()?),
         "pe" => Key::Leadership(from.partition()?),
         "t" => Key::TierRoot(from.partition()?),
@@ -286,6 +303,10 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
             let kind = ShardKind::read(from.word()?)?;
             Key::ShardSeq { kind, shard: from.number()? }
         }
+        "purged" => {
+            let kind = ShardKind::read(from.word()?)?;
+            Key::ShardPurged { kind, shard: from.number()? }
+        }
         "x" => Key::Transaction(from.name()?),
         "g" => Key::Group { group: from.name()?, part: from.free()? },
         "o" => Key::Offsets { group: from.name()?, topic: from.topic()?, block: from.number()? },
@@ -297,6 +318,7 @@ fn read_key(mut from: Reader<'_>) -> Option<Key> {
         },
         "s" => Key::ShareState { group: from.free()?, partition: from.partition()? },
         "gset" => Key::GroupSettings(from.free()?),
+        "bucket" => Key::Bucket,
         "loss" => Key::Loss { partition: from.partition()?, epoch: from.number()? },
         _ => return None,
     };

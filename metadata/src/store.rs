@@ -3,6 +3,7 @@
 //! It runs what others decided; it never decides. A read is linearizable (rule Z1), and no write is unconditional.
 
 mod brokers;
+mod burial;
 mod cluster;
 mod codec;
 mod collection;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use brokers::{Registered, Registration};
+pub use burial::{Burial, Missing};
 pub use cluster::{FEATURE_LEVEL, KEY_SPACE_FORMAT};
 pub use collection::{Bumped, Dropped, GcEpoch};
 pub use drain::Forgotten;

@@ -114,16 +114,16 @@ impl Admin {
             let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(name)) };
             answer(admin_client(channel).describe_topic(request).await)
         };
-        described(self.client.call(Repeat::Safe, call).await?.topic)
+        described(self.client.ask(call).await?.topic)
     }
 
     /// Describes all topics, in order of name.
     ///
     /// # Errors
-    /// If no broker answers.
+    /// If no broker answers, or none has heard from the metadata store lately.
     pub async fn list_topics(&self) -> Result<Vec<TopicDescription>, Error> {
         let call = |channel| async move { answer(admin_client(channel).list_topics(v1::ListTopicsRequest {}).await) };
-        let topics = self.client.call(Repeat::Safe, call).await?.topics;
+        let topics = self.client.ask(call).await?.topics;
         topics.into_iter().map(TopicDescription::try_from).collect()
     }
 
@@ -197,12 +197,12 @@ impl Admin {
     /// Describes the cluster.
     ///
     /// # Errors
-    /// If no broker answers.
+    /// If no broker answers, or none has heard from the metadata store lately.
     pub async fn describe_cluster(&self) -> Result<ClusterDescription, Error> {
         let call = |channel| async move {
             answer(admin_client(channel).describe_cluster(v1::DescribeClusterRequest {}).await)
         };
-        self.client.call(Repeat::Safe, call).await.map(ClusterDescription::from)
+        self.client.ask(call).await.map(ClusterDescription::from)
     }
 
     /// Offsets and sizes of one partition's log.

@@ -11,6 +11,7 @@ use millpond_proto::v1::log_client::LogClient;
 use millpond_proto::{MESSAGE_BYTES_MAX, v1};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -102,7 +103,8 @@ impl Client {
         Client::with_config(ClientConfig::new(bootstrap)?).await
     }
 
-    /// Connects: returns once one of the addresses has answered, trying each once.
+    /// Connects: returns once one of the addresses has answered. Each is tried once; one that says nothing for a while is waited for only
+    /// when the others have failed.
     ///
     /// # Errors
     /// What was wrong with the addresses; a port that speaks Kafka is named.
@@ -115,9 +117,18 @@ impl Client {
         let image = RwLock::new(Image::default());
         let (asking, channels, silent) = (tokio::sync::Mutex::new(()), Mutex::default(), Mutex::default());
         let client = Client { inner: Arc::new(Inner { config, dialer, image, asking, channels, silent }) };
-        let mut failures: Vec<Error> = Vec::new();
+        let patience = client.inner.config.request_timeout;
+        let (mut failures, mut silent): (Vec<Error>, Vec<&String>) = (Vec::new(), Vec::new());
         for address in &client.inner.config.bootstrap {
-            match client.learn_from(address, &[], false, client.inner.config.request_timeout).await {
+            match timeout(patience.min(ANSWER_PATIENCE), client.learn_from(address, &[], false, patience)).await {
+                Ok(Ok(_)) => return Ok(client),
+                Ok(Err(error)) => failures.push(client.inner.dialer.explain(address, error).await),
+                Err(_) => silent.push(address),
+            }
+            client.suspect(address);
+        }
+        for address in silent {
+            match client.learn_from(address, &[], false, patience).await {
                 Ok(_) => return Ok(client),
                 Err(error) => failures.push(client.inner.dialer.explain(address, error).await),
             }
@@ -281,6 +292,26 @@ impl Client {
     {
         let deadline = Instant::now() + self.inner.config.api_timeout;
         self.until(deadline, repeat, names_something_known, |address| self.call_once(address, &call)).await
+    }
+
+    /// Asks any broker what each of them answers at once, with retries: one that is silent is waited for only when the others have failed.
+    pub(crate) async fn ask<T, F>(&self, call: impl Fn(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let deadline = Instant::now() + self.inner.config.api_timeout;
+        let (first_round, tries) = (self.addresses().len(), AtomicUsize::new(0));
+        let ask = |address: String| {
+            let whole = self.inner.config.request_timeout;
+            let quick = tries.fetch_add(1, Ordering::Relaxed) < first_round;
+            let patience = if quick { whole.min(ANSWER_PATIENCE) } else { whole };
+            let asked = self.call_once(address.clone(), &call);
+            async move {
+                let late = |_| Err(named(&address, Error::connection("no answer in time")));
+                timeout(patience, asked).await.unwrap_or_else(late)
+            }
+        };
+        self.until(deadline, Repeat::Safe, names_something_known, ask).await
     }
 
     /// Makes a unary call to the leader of a partition, with retries and fresh metadata after each failure.
@@ -486,6 +517,29 @@ mod tests {
         let (image, asking) = (RwLock::new(Image::default()), tokio::sync::Mutex::new(()));
         let (channels, silent) = (Mutex::default(), Mutex::default());
         Client { inner: Arc::new(Inner { config, dialer, image, asking, channels, silent }) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_goes_on_to_the_next_broker_while_one_is_silent() {
+        let client = unconnected("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
+        let (begun, asked) = (Instant::now(), AtomicUsize::new(0));
+        let call = |_| {
+            let turn = asked.fetch_add(1, Ordering::Relaxed);
+            async move { if turn == 0 { std::future::pending().await } else { Ok(turn) } }
+        };
+        assert_eq!(client.ask(call).await.expect("the second answers"), 1);
+        assert!(begun.elapsed() < client.config().request_timeout);
+        assert_eq!(client.addresses(), ["127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:1"], "it is asked last from now on");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_all_take_long_to_answer_is_answered() {
+        let client = unconnected("127.0.0.1:1,127.0.0.1:2");
+        let call = |_| async {
+            sleep(ANSWER_PATIENCE * 2).await;
+            Ok(())
+        };
+        client.ask(call).await.expect("it is waited for longer in the second round");
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //!
 //! It knows nothing of members, offsets and transactions.
 
-use crate::client::{Client, Repeat, answer};
+use crate::client::{Client, answer};
 use crate::error::Error;
 use millpond_log::ErrorCode;
 use millpond_proto::MESSAGE_BYTES_MAX;
@@ -153,7 +153,7 @@ impl Coordinator {
                 }
             }
         };
-        let found = self.client.call(Repeat::Safe, ask).await?;
+        let found = self.client.ask(ask).await?;
         self.learn(Some(found.grpc.clone()));
         Ok(found.grpc)
     }

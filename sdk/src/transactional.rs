@@ -68,8 +68,12 @@ enum State {
     Ready,
     /// Everything but `begin`.
     Open(Open),
-    /// The same end again: it is not known whether it was heard.
-    Ending { commit: bool },
+    /// The same end again: it is not known whether it was heard, or it could not be done yet.
+    Ending {
+        commit: bool,
+        /// Whether it may have been done, for all that was answered so far.
+        in_doubt: bool,
+    },
     /// Nothing.
     Over(Error),
 }
@@ -172,10 +176,13 @@ impl TransactionalProducer {
     /// Commits the transaction: waits until all its records are written, and has it decided. Once this returns, readers of committed
     /// records will see all of it.
     ///
+    /// If the future is dropped, it may be committed or not: call `commit` again.
+    ///
     /// # Errors
-    /// Nothing of it was committed, and `abort` is due, unless the error is `retriable`: then call `commit` again. After
-    /// `needs_new_producer` make a new producer. `InvalidTxnState` also if it is not known whether offsets that were sent are part of it:
-    /// it may be committed once they were sent again.
+    /// Nothing of it was committed, and `abort` is due, unless the error is `retriable` or `maybe_done`. If `retriable`, call `commit`
+    /// again. If only `maybe_done`, it may be committed or not, and nobody will tell this producer: another took over its id before an
+    /// answer came. After `needs_new_producer` make a new producer. `InvalidTxnState` also if it is not known whether offsets that were sent
+    /// are part of it: it may be committed once they were sent again.
     pub async fn commit(&mut self) -> Result<(), Error> {
         self.end(true).await
     }
@@ -183,7 +190,8 @@ impl TransactionalProducer {
     /// Aborts the transaction: nothing of it will be seen by readers of committed records.
     ///
     /// # Errors
-    /// `retriable`: call `abort` again. After `needs_new_producer` the transaction is aborted all the same.
+    /// `retriable`: call `abort` again. After `needs_new_producer` the transaction is aborted all the same, unless `commit` was called
+    /// before and its error was `maybe_done`: then this one's is, too.
     pub async fn abort(&mut self) -> Result<(), Error> {
         self.end(false).await
     }
@@ -202,7 +210,7 @@ impl TransactionalProducer {
         match &mut self.state {
             State::Ready => return Err(state("no transaction is open; begin one first")),
             State::Over(error) => return Err(error.clone()),
-            State::Ending { commit: before } if *before != commit => {
+            State::Ending { commit: before, .. } if *before != commit => {
                 return Err(state("the other outcome was asked for, and may be decided; ask for that again"));
             }
             State::Ending { .. } => {}
@@ -216,7 +224,8 @@ impl TransactionalProducer {
                     let settled = producer.settle().await;
                     if let Some(error) = failed.clone().or(settled.err()) {
                         *failed = Some(error.clone());
-                        return Err(error.given_up());
+                        // A record may be written; the commit was not asked for.
+                        return Err(Error { maybe_done: false, ..error.given_up() });
                     }
                 } else {
                     // What is not written yet is not wanted; what is in flight is fenced by the end.
@@ -226,9 +235,12 @@ impl TransactionalProducer {
                     self.state = State::Ready;
                     return Ok(());
                 }
-                self.state = State::Ending { commit };
+                self.state = State::Ending { commit, in_doubt: false };
             }
         }
+        let State::Ending { in_doubt, .. } = &mut self.state else { unreachable!("all others have returned") };
+        // From now on, for whoever drops the future.
+        let was_in_doubt = std::mem::replace(in_doubt, true);
         let Identity { id, epoch } = self.identity;
         let request = v1::EndTransactionRequest {
             transactional_id: self.config.transactional_id.clone(),
@@ -244,10 +256,16 @@ impl TransactionalProducer {
                 (self.identity, self.state) = (identity, State::Ready);
                 Ok(())
             }
-            // Not known, or not yet: the same end settles it.
-            Err(error) if error.retriable || error.maybe_done => Err(Error { retriable: true, ..error }),
             Err(error) => {
-                self.state = State::Over(error.clone());
+                // Not known, or not yet: the same end settles it. But whoever was replaced is told nothing else.
+                let retriable = error.retriable || (error.maybe_done && !error.needs_new_producer());
+                // What was refused now may have been done by an earlier call, of which no answer came.
+                let in_doubt = was_in_doubt || error.maybe_done;
+                let error = Error { retriable, maybe_done: in_doubt, ..error };
+                self.state = match retriable {
+                    true => State::Ending { commit, in_doubt },
+                    false => State::Over(error.clone()),
+                };
                 Err(error)
             }
         }

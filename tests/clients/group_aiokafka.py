@@ -20,6 +20,11 @@ def expect(what, got, wanted):
         raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
 
 
+def copies(bootstrap):
+    """One on each broker: aiokafka has no word for the brokers' default."""
+    return len(bootstrap.split(","))
+
+
 async def produce(bootstrap, numbers):
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
@@ -78,7 +83,7 @@ async def until(what, holds, *members):
 async def create(bootstrap):
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])
+    await admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=copies(bootstrap))])
     return admin
 
 

@@ -1,11 +1,18 @@
 """Groups with kafka-python, one capability a run.
 
 group_python.py --bootstrap HOST:PORT CAPABILITY. Ends 0 only if what the capability promises held, and says so in one line.
+`member` reads `mixed` until its input ends, and says what it owns whenever that changes or was lost.
 """
 
 import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 
+from confluent_kafka import Consumer
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -24,7 +31,7 @@ def expect(what, got, wanted):
 
 def create(bootstrap, topic):
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=-1)])
     return admin
 
 
@@ -139,6 +146,83 @@ def cooperative(arguments):
     a.consumer.close()
 
 
+def member(arguments):
+    """A cooperative member that says what it owns."""
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    a, said = Member(arguments, "mixed", partition_assignment_strategy=[CooperativeStickyAssignor]), None
+    while not ended.is_set():
+        a.poll()
+        now = a.owned(), len(a.lost)
+        if now != said:
+            said = now
+            print(*sorted(a.owned()), flush=True)
+    a.consumer.close()
+
+
+class Apart:
+    """A member in a process of its own, which can be stopped."""
+
+    def __init__(self, arguments):
+        command = [sys.executable, __file__, "--bootstrap", arguments.bootstrap, "member"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.owns = set()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        for line in self.process.stdout:
+            self.owns = {int(number) for number in line.split()}
+
+    def owned(self):
+        return self.owns
+
+    def poll(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"it ended with {self.process.returncode}")
+
+    def end(self):
+        self.process.stdin.close()
+        expect("how it ended", self.process.wait(TIMEOUT), 0)
+
+
+class Assigned:
+    """A member by the newer protocol (KIP-848), whom the coordinator assigns."""
+
+    def __init__(self, arguments, topic):
+        config = {"bootstrap.servers": arguments.bootstrap, "group.id": "members", "group.protocol": "consumer"}
+        self.consumer = Consumer(config)
+        self.consumer.subscribe([topic])
+
+    def owned(self):
+        return {p.partition for p in self.consumer.assignment()}
+
+    def poll(self):
+        self.consumer.poll(0.05)
+
+
+def evicted(arguments):
+    """A member that was stopped for longer than its session, beside one of the newer protocol, comes back and has its share."""
+    create(arguments.bootstrap, "mixed").close()
+    a, b = Apart(arguments), Assigned(arguments, "mixed")
+
+    def shared():
+        return len(a.owned()) == 2 and len(b.owned()) == 2 and not a.owned() & b.owned()
+
+    try:
+        until("a fair share", shared, a, b)
+        os.kill(a.process.pid, signal.SIGSTOP)
+        until("all partitions", lambda: len(b.owned()) == PARTITIONS, b)
+        # What it says from now on.
+        a.owns = set()
+        os.kill(a.process.pid, signal.SIGCONT)
+        until("a fair share again", shared, a, b)
+        a.end()
+        until("all partitions again", lambda: len(b.owned()) == PARTITIONS, b)
+    finally:
+        a.process.kill()
+    b.consumer.close()
+
+
 def admin(arguments):
     """Groups are listed, described, moved and deleted, and nothing is taken from members that are there."""
     of_groups = create(arguments.bootstrap, "looked-after")
@@ -167,7 +251,7 @@ def admin(arguments):
     of_groups.close()
 
 
-CAPABILITIES = [share, static, cooperative, admin]
+CAPABILITIES = [share, static, cooperative, member, evicted, admin]
 
 
 def main():
@@ -176,7 +260,8 @@ def main():
     parser.add_argument("capability", choices=[capability.__name__ for capability in CAPABILITIES])
     arguments = parser.parse_args()
     globals()[arguments.capability](arguments)
-    print(f"{arguments.capability} holds")
+    if arguments.capability != "member":
+        print(f"{arguments.capability} holds")
 
 
 if __name__ == "__main__":

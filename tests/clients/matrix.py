@@ -1,4 +1,4 @@
-"""Prints which client does what, as the tests that just ran have shown it.
+"""Prints which client does what, as the tests that just ran have shown it: with one broker and with three, unless a cell says which.
 
 matrix.py OUTPUT [--write PAGE], where OUTPUT is what `cargo test` said. Ends 1 if a test that `matrix.toml` names did not pass; if all did,
 PAGE, such as README.md, has the table between its two comments afterwards.
@@ -14,17 +14,33 @@ import tomllib
 def outcomes(said):
     """By test: ok, FAILED or skipped."""
     found = dict(re.findall(r"^test (\S+) \.\.\. (ok|FAILED)", said, re.MULTILINE))
-    skipped = set(re.findall(r"SKIPPED (\w+):", said))
-    return {test: "skipped" if test.rsplit("::")[-1] in skipped else outcome for test, outcome in found.items()}
+    skipped = tuple("::" + test for test in re.findall(r"SKIPPED (\w+(?:::\w+)*):", said))
+    return {test: "skipped" if f"::{test}".endswith(skipped) else outcome for test, outcome in found.items()}
+
+
+def tests(cell):
+    """The tests of a cell, by the brokers that they are with."""
+    if isinstance(cell, str):
+        return {"one": f"{cell}::with_one_broker", "three": f"{cell}::with_three_brokers"}
+    return cell or {}
+
+
+def shown(tests, found, of_several):
+    """`yes`, or what was shown of it, or what became of its tests."""
+    failed = [outcome for test in tests.values() if (outcome := found.get(test, "not run")) != "ok"]
+    if failed:
+        return failed[0]
+    if set(tests) == {"one", "three"} or of_several and set(tests) == {"three"}:
+        return "yes"
+    return next(iter(tests), "-")
 
 
 BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
 
 
 def write(page, table):
-    """Puts the table into a page, clients side by side. Nothing in it failed: a cell has a test that passed, or none."""
-    columns = zip(*(["yes" if cell == "ok" else cell for cell in row] for row in table))
-    lines = ["| " + " | ".join(column) + " |" for column in columns]
+    """Puts the table into a page, clients side by side."""
+    lines = ["| " + " | ".join(column) + " |" for column in zip(*table)]
     lines.insert(1, "|---" * len(table) + "|")
     text = page.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
@@ -41,15 +57,18 @@ def main():
     said = arguments.output.read_text(errors="replace")
     matrix = tomllib.loads(pathlib.Path(__file__).with_name("matrix.toml").read_text())
     found, capabilities = outcomes(said), matrix["capabilities"]
-    unknown = {name for cells in matrix["clients"].values() for name in cells} - set(capabilities)
+    named = {name for cells in matrix["clients"].values() for name in cells}
+    unknown = named.union(matrix["of_several"]) - set(capabilities)
     if unknown:
         sys.exit(f"error: matrix.toml has no column {', '.join(sorted(unknown))}")
     rows, failed = [], []
     for client, cells in matrix["clients"].items():
-        tests = [cells.get(capability) for capability in capabilities]
-        row = ["-" if test is None else found.get(test, "not run") for test in tests]
-        failed += [test for test, cell in zip(tests, row) if cell not in ("-", "ok")]
-        rows.append([client, *row])
+        row = [client]
+        for capability in capabilities:
+            named = tests(cells.get(capability))
+            row.append(shown(named, found, capability in matrix["of_several"]))
+            failed += [test for test in named.values() if found.get(test) != "ok"]
+        rows.append(row)
     table = [["", *capabilities], *rows]
     widths = [max(map(len, column)) for column in zip(*table)]
     for row in table:

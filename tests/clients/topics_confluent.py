@@ -5,6 +5,7 @@ topics_confluent.py --bootstrap HOST:PORT. Ends 0 only if every check held, and 
 
 import argparse
 import sys
+import time
 
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -26,6 +27,14 @@ TIMEOUT = 30
 def expect(what, got, wanted):
     if got != wanted:
         raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+def settles(what, ask, wanted):
+    """Asks until it is so: brokers learn a little later of what another has done."""
+    deadline = time.monotonic() + TIMEOUT
+    while (got := ask()) != wanted and time.monotonic() < deadline:
+        pass
+    expect(what, got, wanted)
 
 
 def only(futures):
@@ -53,8 +62,9 @@ def alter(admin, *changes):
 
 
 def configs(admin):
+    settles("retention", lambda: settings(admin)["retention.ms"].value, "1000")
     found = settings(admin)
-    expect("retention", (found["retention.ms"].value, found["retention.ms"].source), ("1000", ConfigSource.DYNAMIC_TOPIC_CONFIG.value))
+    expect("retention", found["retention.ms"].source, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
     expect("segment", (found["segment.ms"].value, found["segment.ms"].source), ("604800000", ConfigSource.DEFAULT_CONFIG.value))
     expect("synonyms", sorted(found["retention.ms"].synonyms), ["log.retention.ms", "retention.ms"])
     only(
@@ -65,17 +75,24 @@ def configs(admin):
             ("cleanup.policy", AlterConfigOpType.APPEND, "compact"),
         )
     )
-    found = settings(admin)
-    now = {name: found[name].value for name in ("retention.ms", "segment.ms", "cleanup.policy")}
-    expect("altered", now, {"retention.ms": "604800000", "segment.ms": "5000", "cleanup.policy": "delete,compact"})
+
+    def now():
+        found = settings(admin)
+        return {name: found[name].value for name in ("retention.ms", "segment.ms", "cleanup.policy")}
+
+    settles("altered", now, {"retention.ms": "604800000", "segment.ms": "5000", "cleanup.policy": "delete,compact"})
     only(alter(admin, ("cleanup.policy", AlterConfigOpType.SUBTRACT, "compact")))
-    expect("policy", settings(admin)["cleanup.policy"].value, "delete")
+    settles("policy", lambda: settings(admin)["cleanup.policy"].value, "delete")
     expect("bad value", refused(alter(admin, ("segment.ms", AlterConfigOpType.SET, "x"))), "INVALID_CONFIG")
     # The older request replaces all of them.
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, set_config={"retention.bytes": "7000"})
     only(admin.alter_configs([resource], request_timeout=TIMEOUT))
-    found = settings(admin)
-    expect("replaced", (found["retention.bytes"].value, found["segment.ms"].is_default), ("7000", True))
+
+    def replaced():
+        found = settings(admin)
+        return found["retention.bytes"].value, found["segment.ms"].is_default
+
+    settles("replaced", replaced, ("7000", True))
     broker = next(iter(admin.list_topics(timeout=TIMEOUT).brokers))
     of_broker = ConfigResource(ResourceType.BROKER, str(broker))
     found = only(admin.describe_configs([of_broker], request_timeout=TIMEOUT))
@@ -86,28 +103,38 @@ def configs(admin):
 
 def topics(admin, bootstrap):
     only(admin.create_partitions([NewPartitions(TOPIC, 3)], request_timeout=TIMEOUT))
-    described = only(admin.describe_topics(TopicCollection([TOPIC]), request_timeout=TIMEOUT))
-    expect("partitions", [partition.id for partition in described.partitions], [0, 1, 2])
+
+    def describe():
+        return only(admin.describe_topics(TopicCollection([TOPIC]), request_timeout=TIMEOUT)).partitions
+
+    settles("partitions", lambda: [partition.id for partition in describe()], [0, 1, 2])
+    described = describe()
+    brokers = sorted(admin.list_topics(timeout=TIMEOUT).brokers)
+    expect("leaders", sorted({partition.leader.id for partition in described}), brokers)
+    for partition in described:
+        expect("replicas", sorted(replica.id for replica in partition.replicas), brokers)
     again = admin.create_partitions([NewPartitions(TOPIC, 3)], request_timeout=TIMEOUT)
     expect("growing to the same", refused(again), "INVALID_PARTITIONS")
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(10):
-        producer.produce(TOPIC, str(number), partition=2)
+        for partition in range(3):
+            producer.produce(TOPIC, str(number), partition=partition)
     expect("records left in the producer's queue", producer.flush(TIMEOUT), 0)
-    deleted = only(admin.delete_records([TopicPartition(TOPIC, 2, 4)], request_timeout=TIMEOUT))
-    expect("low watermark", deleted.low_watermark, 4)
+    deleted = admin.delete_records([TopicPartition(TOPIC, partition, 4) for partition in range(3)], request_timeout=TIMEOUT)
+    expect("low watermarks", [cut.result(TIMEOUT).low_watermark for cut in deleted.values()], [4] * 3)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    expect("watermarks", consumer.get_watermark_offsets(TopicPartition(TOPIC, 2), TIMEOUT), (4, 10))
+    for partition in range(3):
+        expect("watermarks", consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), TIMEOUT), (4, 10))
     consumer.close()
-    specs = {TopicPartition(TOPIC, 2): OffsetSpec.earliest()}
-    expect("earliest", only(admin.list_offsets(specs, request_timeout=TIMEOUT)).offset, 4)
-    # Whoever leads is the only replica.
+    specs = {TopicPartition(TOPIC, partition): OffsetSpec.earliest() for partition in range(3)}
+    earliest = admin.list_offsets(specs, request_timeout=TIMEOUT)
+    expect("earliest", [found.result(TIMEOUT).offset for found in earliest.values()], [4] * 3)
+    # The preferred one leads already.
     elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(TIMEOUT)
     expect("election", elected[TopicPartition(TOPIC, 0)].code(), KafkaError.ELECTION_NOT_NEEDED)
     expect("elections", admin.elect_leaders(ElectionType.PREFERRED).result(TIMEOUT), {})
     only(admin.delete_topics([TOPIC], request_timeout=TIMEOUT))
-    if TOPIC in admin.list_topics(timeout=TIMEOUT).topics:
-        raise AssertionError("a deleted topic is still listed")
+    settles("the topic is listed", lambda: TOPIC in admin.list_topics(timeout=TIMEOUT).topics, False)
 
 
 def main():

@@ -14,6 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
+PARTITIONS = 3
 ROUNDS = 6
 RECORDS = 5
 
@@ -25,47 +26,48 @@ def expect(what, got, wanted):
 
 def create(bootstrap, *names):
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=-1) for name in names])
+    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=-1) for name in names])
     admin.close()
 
 
 def written():
-    """Values by round, of which every third is aborted, and those that are committed."""
-    rounds = [[f"{number}-{record}".encode() for record in range(RECORDS)] for number in range(ROUNDS)]
-    committed = [value for number, values in enumerate(rounds) if number % 3 != 1 for value in values]
-    return rounds, committed
+    """Rounds of partitions and values, of which every third is aborted, and by partition all values, and those that are committed."""
+    rounds = [[(record % PARTITIONS, f"{number}-{record}".encode()) for record in range(RECORDS)] for number in range(ROUNDS)]
+    every = [[value for sent in rounds for at, value in sent if at == partition] for partition in range(PARTITIONS)]
+    committed = [[value for value in values if int(value.split(b"-")[0]) % 3 != 1] for values in every]
+    return rounds, every, committed
 
 
 async def aio_read(bootstrap, topic, isolation, count):
+    """So many values, by partition."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation, auto_offset_reset="earliest")
     await consumer.start()
-    consumer.assign([AioPartition(topic, 0)])
+    consumer.assign([AioPartition(topic, partition) for partition in range(PARTITIONS)])
     await consumer.seek_to_beginning()
-    values = []
-    while len(values) < count:
-        polled = await consumer.getmany(timeout_ms=30_000)
-        values.extend([message.value for messages in polled.values() for message in messages])
+    values = [[] for _ in range(PARTITIONS)]
+    while sum(map(len, values)) < count:
+        for partition, messages in (await consumer.getmany(timeout_ms=30_000)).items():
+            values[partition.partition] += [message.value for message in messages]
     await consumer.stop()
     return values
 
 
 async def aio(bootstrap):
     topic, group = "aio", "aio-group"
-    rounds, committed = written()
+    rounds, every, committed = written()
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="aio")
     await producer.start()
     for number, values in enumerate(rounds):
         await producer.begin_transaction()
-        for value in values:
-            await producer.send_and_wait(topic, value)
+        for partition, value in values:
+            await producer.send_and_wait(topic, value, partition=partition)
         if number % 3 == 1:
             await producer.abort_transaction()
         else:
             await producer.send_offsets_to_transaction({AioPartition(topic, 0): number}, group)
             await producer.commit_transaction()
-    expect("aiokafka read_committed", await aio_read(bootstrap, topic, "read_committed", len(committed)), committed)
-    everything = [value for values in rounds for value in values]
-    expect("aiokafka read_uncommitted", await aio_read(bootstrap, topic, "read_uncommitted", len(everything)), everything)
+    for isolation, wanted in (("read_committed", committed), ("read_uncommitted", every)):
+        expect(f"aiokafka {isolation}", await aio_read(bootstrap, topic, isolation, sum(map(len, wanted))), wanted)
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
     await consumer.start()
     consumer.assign([AioPartition(topic, 0)])
@@ -85,29 +87,26 @@ async def aio(bootstrap):
 
 def python(bootstrap):
     topic = "python"
-    rounds, committed = written()
+    rounds, every, committed = written()
     producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id="python")
     producer.init_transactions()
     for number, values in enumerate(rounds):
         producer.begin_transaction()
-        for value in values:
-            producer.send(topic, value)
+        for partition, value in values:
+            producer.send(topic, value, partition=partition)
         producer.flush()
         if number % 3 == 1:
             producer.abort_transaction()
         else:
             producer.commit_transaction()
-    for isolation, wanted in (
-        ("read_committed", committed),
-        ("read_uncommitted", [value for values in rounds for value in values]),
-    ):
+    for isolation, wanted in (("read_committed", committed), ("read_uncommitted", every)):
         consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation, auto_offset_reset="earliest")
-        consumer.assign([TopicPartition(topic, 0)])
+        consumer.assign([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
         consumer.seek_to_beginning()
-        values = []
-        while len(values) < len(wanted):
-            polled = consumer.poll(timeout_ms=30_000)
-            values.extend([record.value for records in polled.values() for record in records])
+        values = [[] for _ in range(PARTITIONS)]
+        while sum(map(len, values)) < sum(map(len, wanted)):
+            for partition, records in consumer.poll(timeout_ms=30_000).items():
+                values[partition.partition] += [record.value for record in records]
         expect(f"kafka-python {isolation}", values, wanted)
         consumer.close()
     newer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id="python")

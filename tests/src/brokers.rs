@@ -10,6 +10,7 @@ use millpond_log::BrokerId;
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::Keys;
+use millpond_metadata::store::Store;
 use object_store::ObjectStore;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ impl TestBrokers {
         config.rack = Some(format!("r{id}"));
         // Balance waits for a short calm, so that it happens while a test looks.
         config.controller.calm_ms = 1_000;
+        config.controller.bury_after_ms = 1_000;
         config.cluster_secret = Some(Secret::new(b"known to the brokers of this test").expect("it is long enough"));
         config
     }
@@ -84,14 +86,24 @@ impl TestBrokers {
     /// # Panics
     /// If it does not come up.
     pub async fn start_one(&mut self, id: u32) {
+        self.start_one_with(id, |_| {}).await;
+    }
+
+    /// As `start_one`, with settings that differ.
+    ///
+    /// # Panics
+    /// As `start_one`.
+    pub async fn start_one_with(&mut self, id: u32, change: impl FnOnce(&mut Config)) {
         let components = Components {
             metadata: Arc::new(self.metadata.clone()),
-            keys: Keys::for_cluster(CLUSTER),
+            keys: self.keys(),
             objects: Arc::clone(&self.objects),
             disk: (self.disks)(id),
         };
         let shutdown = CancellationToken::new();
-        let running = start(self.config(id), components, shutdown.clone()).await.expect("the broker comes up");
+        let mut config = self.config(id);
+        change(&mut config);
+        let running = start(config, components, shutdown.clone()).await.expect("the broker comes up");
         assert!(self.running.insert(id, (running, shutdown)).is_none(), "it ran already");
     }
 
@@ -112,6 +124,18 @@ impl TestBrokers {
     pub async fn ended_one(&mut self, id: u32) -> String {
         let (running, _) = self.running.remove(&id).expect("it runs");
         running.ended().await.expect_err("nobody asked it to end")
+    }
+
+    /// Their metadata store.
+    #[must_use]
+    pub fn store(&self) -> Store {
+        Store::new(Arc::new(self.metadata.clone()), self.keys())
+    }
+
+    /// How its keys are spelled.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        Keys::for_cluster(CLUSTER)
     }
 
     /// A broker's handle.

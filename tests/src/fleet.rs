@@ -5,6 +5,7 @@ use crate::etcd::EtcdCluster;
 use crate::http;
 use crate::ports::free_ports;
 use crate::process::binary;
+use crate::proxy::Proxy;
 use crate::s3::S3;
 use crate::tools::Tool;
 use millpond_metadata::clock::SystemClock;
@@ -84,6 +85,14 @@ struct Member {
     /// `None` while it is down.
     child: Option<Child>,
     stopped: bool,
+    /// Where it finds the metadata, if not where the others do.
+    metadata: Option<String>,
+}
+
+impl Member {
+    fn at(ports: [u16; 3]) -> Member {
+        Member { ports, child: None, stopped: false, metadata: None }
+    }
 }
 
 /// The metadata of a fleet.
@@ -148,7 +157,7 @@ impl Fleet {
         let arguments = own.chain(options.arguments.iter().cloned()).collect();
         let first = free_ports(Ipv4Addr::LOCALHOST, 3 * options.brokers);
         let ports = (first..).step_by(3).map(|port| [port, port + 1, port + 2]);
-        let members = ports.take(options.brokers).map(|ports| Member { ports, child: None, stopped: false }).collect();
+        let members = ports.take(options.brokers).map(|ports| Member::at(ports)).collect();
         let mut fleet = Fleet { members, metadata, s3, arguments, tls: options.tls.clone(), dir };
         for broker in 0..options.brokers {
             fleet.spawn(broker);
@@ -167,7 +176,7 @@ impl Fleet {
     pub fn grow(&mut self) -> usize {
         let first = free_ports(Ipv4Addr::LOCALHOST, 3);
         let ports = [first, first + 1, first + 2];
-        self.members.push(Member { ports, child: None, stopped: false });
+        self.members.push(Member::at(ports));
         self.size() - 1
     }
 
@@ -218,6 +227,12 @@ impl Fleet {
     #[must_use]
     pub fn bootstrap(&self) -> String {
         (0..self.size()).map(|broker| self.grpc(broker)).collect::<Vec<String>>().join(",")
+    }
+
+    /// The addresses of all brokers' Kafka doors, as clients take them.
+    #[must_use]
+    pub fn kafka_bootstrap(&self) -> String {
+        (0..self.size()).map(|broker| self.kafka(broker)).collect::<Vec<String>>().join(",")
     }
 
     /// A client of it.
@@ -272,8 +287,25 @@ impl Fleet {
         if let Some(s3) = &self.s3 {
             command.envs(s3.variables());
         }
-        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut arguments = self.arguments.clone();
+        if let Some(url) = &self.members[broker].metadata {
+            let flag = arguments.iter().position(|argument| argument == "--metadata").expect("each is told");
+            arguments[flag + 1].clone_from(url);
+        }
+        command.args(&arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.members[broker].child = Some(command.spawn().expect("`millpond` starts"));
+    }
+
+    /// Has a broker find the served metadata by way of a proxy from its next start on. Without the proxy it finds them no more.
+    ///
+    /// # Panics
+    /// If the metadata are in an etcd.
+    pub async fn proxy_metadata(&mut self, broker: usize) -> Proxy {
+        let Metadata::Served(served) = &self.metadata else { panic!("only what is served has one address") };
+        let port = served.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("it has a port");
+        let proxy = Proxy::start(port).await;
+        self.members[broker].metadata = Some(format!("etcd://{}", proxy.address()));
+        proxy
     }
 
     /// Starts a broker that is down, and waits until it is ready.

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener as StdListener};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -78,6 +78,16 @@ impl S3 {
         let gets = Arc::new(AtomicU64::new(0));
         let port = proxy(self.port, Conduct::Counts(Arc::clone(&gets))).await.expect("loopback has a free port");
         (bucket(port), gets)
+    }
+
+    /// URL of a proxy before the server that flips a byte of every object which is put, while it is told to.
+    ///
+    /// # Panics
+    /// If loopback has no free port.
+    pub async fn flipping(&self) -> (String, Arc<AtomicBool>) {
+        let flips = Arc::new(AtomicBool::new(false));
+        let port = proxy(self.port, Conduct::Flips(Arc::clone(&flips))).await.expect("loopback has a free port");
+        (format!("http://127.0.0.1:{port}"), flips)
     }
 
     /// URL of the server, for a client of its own.
@@ -153,6 +163,8 @@ enum Fault {
     DoneButRefused,
     /// The answer ends half way.
     Cut,
+    /// A byte of the body is another.
+    Flipped,
 }
 
 fn draw(random: &mut StdRng, writes: bool) -> Fault {
@@ -170,6 +182,8 @@ fn draw(random: &mut StdRng, writes: bool) -> Fault {
 enum Conduct {
     Misbehaves(Arc<Mutex<StdRng>>),
     Counts(Arc<AtomicU64>),
+    /// While it is set, a byte of each object that is put is another.
+    Flips(Arc<AtomicBool>),
 }
 
 impl Conduct {
@@ -184,6 +198,10 @@ impl Conduct {
                 gets.fetch_add(u64::from(object), Ordering::Relaxed);
                 Fault::None
             }
+            Conduct::Flips(flips) => match head.starts_with("PUT") && flips.load(Ordering::Relaxed) {
+                true => Fault::Flipped,
+                false => Fault::None,
+            },
         }
     }
 }
@@ -229,6 +247,10 @@ async fn pass(client: TcpStream, upstream: u16, conduct: Conduct) -> io::Result<
     }
     if matches!(fault, Fault::Slow) {
         tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    if matches!(fault, Fault::Flipped) && !body.is_empty() {
+        let middle = body.len() / 2;
+        body[middle] ^= 0x10;
     }
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await?;
     server.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).await?;

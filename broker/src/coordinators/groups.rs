@@ -5,6 +5,7 @@ use super::world::World;
 use millpond_core::groups::{Answer, Now, Request, Shard, Step, Token};
 use millpond_log::{CoordinatorEpoch, ErrorCode, TopicId};
 use millpond_metadata::keys::ShardKind;
+use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -12,8 +13,11 @@ use std::sync::Arc;
 
 /// A shard of groups, and the deleted topics it was told of.
 pub(crate) struct Groups {
+    number: u32,
     shard: Shard,
     told: BTreeSet<TopicId>,
+    /// It said that it has nothing of what was deleted up to here.
+    purged: Revision,
 }
 
 impl From<Step> for Made<Answer, Infallible> {
@@ -38,7 +42,8 @@ impl Machine for Groups {
         let (shard, step) = Shard::load(now, world.rules(), topics, loaded.records)
             .map_err(|misplaced| LoadError::Records(misplaced.to_string()))?;
         let shard = shard.in_office(CoordinatorEpoch(held.coord_epoch()));
-        let mut machine = Groups { shard, told: BTreeSet::new() };
+        let (number, purged) = (held.shard(), Revision::ABSENT);
+        let mut machine = Groups { number, shard, told: BTreeSet::new(), purged };
         let made = Made::from(step).and(machine.look_around(now, world));
         Ok(Loaded { machine, made, records, bytes: loaded.bytes })
     }
@@ -50,7 +55,8 @@ impl Machine for Groups {
     }
 
     fn step(&mut self, now: Now, token: Token, request: Request) -> Made<Answer, Infallible> {
-        self.shard.step(now, token, request).into()
+        let proven = request.wants_proof();
+        Made { proven, ..self.shard.step(now, token, request).into() }
     }
 
     fn tick(&mut self, now: Now) -> Made<Answer, Infallible> {
@@ -70,6 +76,11 @@ impl Machine for Groups {
             made = made.and(self.shard.topic_deleted(now, *topic).into());
         }
         self.told.clone_from(&world.deleted);
+        if !world.deleted.is_empty() && self.purged < world.deleted_up_to {
+            self.purged = world.deleted_up_to;
+            // Nobody waits for it. Behind what makes it true: from here on nothing is committed of a topic that is not served.
+            made.lazy.push(ShardWrite::purged(ShardKind::Group, self.number, self.purged));
+        }
         made
     }
 }

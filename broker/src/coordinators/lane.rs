@@ -271,8 +271,8 @@ impl<M: Machine> Lane<M> {
             let due = serving.queue.next(late);
             serving.lazy_until =
                 serving.queue.is_lazy().then(|| serving.lazy_until.filter(|_| !late).unwrap_or(now + LAZY));
-            let Some(Due { batch, then }) = due else { return };
-            if batch.is_empty() {
+            let Some(Due { batch, commit: wanted, then }) = due else { return };
+            if !wanted {
                 serving.go_on(then);
                 continue;
             }

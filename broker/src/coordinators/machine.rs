@@ -106,6 +106,8 @@ impl<M: Machine> Office<M> {
 pub(crate) struct Made<A, E> {
     /// What is to be persisted, in this order.
     pub(crate) writes: Vec<ShardWrite>,
+    /// Whether a commit has to show that the shard is still this owner's, though there may be nothing to persist (rule O1).
+    pub(crate) proven: bool,
     /// What may be said once all that is durable.
     pub(crate) answers: Vec<(Token, A)>,
     /// What is to be done once all that is durable.
@@ -117,7 +119,7 @@ pub(crate) struct Made<A, E> {
 
 impl<A, E> Default for Made<A, E> {
     fn default() -> Made<A, E> {
-        Made { writes: Vec::new(), answers: Vec::new(), effects: Vec::new(), lazy: Vec::new() }
+        Made { writes: Vec::new(), proven: false, answers: Vec::new(), effects: Vec::new(), lazy: Vec::new() }
     }
 }
 
@@ -132,6 +134,7 @@ impl<A, E> Made<A, E> {
         self.writes.append(&mut self.lazy);
         self.lazy = then.lazy;
         self.writes.extend(then.writes);
+        self.proven |= then.proven;
         self.answers.extend(then.answers);
         self.effects.extend(then.effects);
         self

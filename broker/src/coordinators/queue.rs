@@ -17,14 +17,18 @@ enum Entry<A, E> {
     Write(ShardWrite),
     /// It goes with the next change that has to go, or when it has waited for long.
     LazyWrite(ShardWrite),
+    /// What comes behind it waits for a commit, though there may be nothing to write.
+    Proof,
     Answer(Token, A),
     Effect(E),
 }
 
 /// What is to be committed next, and what follows from it.
 pub(super) struct Due<A, E> {
-    /// Empty if what follows waits for nothing.
+    /// The changes; there may be none.
     pub(super) batch: ShardBatch,
+    /// Whether what follows waits for a commit of them. Of none, that shows whose the shard is.
+    pub(super) commit: bool,
     pub(super) then: Then<A, E>,
 }
 
@@ -45,6 +49,7 @@ impl<A, E> Queue<A, E> {
     pub(super) fn push(&mut self, made: Made<A, E>) {
         let before = self.entries.len();
         self.entries.extend(made.writes.into_iter().map(Entry::Write));
+        self.entries.extend(made.proven.then_some(Entry::Proof));
         self.entries.extend(made.answers.into_iter().map(|(token, answer)| Entry::Answer(token, answer)));
         self.entries.extend(made.effects.into_iter().map(Entry::Effect));
         self.urgent += self.entries.len() - before;
@@ -63,25 +68,29 @@ impl<A, E> Queue<A, E> {
         if self.entries.is_empty() || (self.is_lazy() && !late) {
             return None;
         }
-        let mut due = Due { batch: ShardBatch::default(), then: Then { answers: Vec::new(), effects: Vec::new() } };
+        let then = Then { answers: Vec::new(), effects: Vec::new() };
+        let mut due = Due { batch: ShardBatch::default(), commit: false, then };
         // What waits for company is no reason for a commit.
-        while !(self.is_lazy() && due.batch.is_empty() && !late)
+        while !(self.is_lazy() && !due.commit && !late)
             && let Some(entry) = self.entries.pop_front()
         {
             match entry {
                 Entry::Answer(token, answer) => due.then.answers.push((token, answer)),
                 Entry::Effect(effect) => due.then.effects.push(effect),
+                Entry::Proof => due.commit = true,
                 Entry::Write(write) => {
                     if let Err(write) = due.batch.add(write) {
                         self.entries.push_front(Entry::Write(write));
                         break;
                     }
+                    due.commit = true;
                 }
                 Entry::LazyWrite(write) => {
                     if let Err(write) = due.batch.add(write) {
                         self.entries.push_front(Entry::LazyWrite(write));
                         break;
                     }
+                    due.commit = true;
                     continue;
                 }
             }
@@ -104,7 +113,7 @@ mod tests {
             ShardWrite::from(&Change { key, record: Some(record) })
         };
         let (writes, answers) = (writes.map(write).collect(), vec![(Token(answer), "yes")]);
-        Made { writes, answers, effects: vec![answer], lazy: Vec::new() }
+        Made { writes, answers, effects: vec![answer], ..Made::default() }
     }
 
     /// Changes that wait for company, behind an answer that waits for nothing.
@@ -118,7 +127,8 @@ mod tests {
     }
 
     fn take(queue: &mut Queue<&'static str, u64>, late: bool) -> Option<(usize, Vec<u64>)> {
-        let Due { batch, then } = queue.next(late)?;
+        let Due { batch, commit, then } = queue.next(late)?;
+        assert!(commit || batch.is_empty(), "what changes is committed");
         let answered: Vec<u64> = then.answers.iter().map(|(token, _)| token.0).collect();
         assert_eq!(then.effects, answered, "rule X2: what is to be done waits like what is to be said");
         Some((batch.len(), answered))
@@ -138,6 +148,25 @@ mod tests {
         // 23 of the third step, and the 50 of the fourth, which are the third's keys again.
         assert_eq!(next(&mut queue), Some((50, vec![4, 5, 6])));
         assert_eq!(next(&mut queue), None);
+    }
+
+    /// Rule O1: what only the owner of the shard may say waits for a commit, be it of nothing.
+    #[test]
+    fn what_is_to_be_proven_waits_for_a_commit() {
+        let commits = |queue: &mut Queue<&'static str, u64>| {
+            queue.next(false).map(|Due { batch, commit, then }| (batch.len(), commit, then.answers.len()))
+        };
+        let proven = |made| Made { proven: true, ..made };
+        let mut queue = Queue::default();
+        queue.push(made(0..0, 1));
+        queue.push(proven(made(0..0, 2)));
+        assert_eq!(commits(&mut queue), Some((0, true, 2)), "once for all that is there");
+        assert_eq!(commits(&mut queue), None);
+        queue.push(proven(made(0..130, 3)));
+        assert_eq!(commits(&mut queue), Some((127, true, 0)));
+        assert_eq!(commits(&mut queue), Some((3, true, 1)), "what it changes is proof enough");
+        queue.push(made(0..0, 4));
+        assert_eq!(commits(&mut queue), Some((0, false, 1)));
     }
 
     #[test]

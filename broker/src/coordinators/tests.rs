@@ -9,10 +9,13 @@ use crate::metrics::Metrics;
 use crate::session::SessionHandle;
 use millpond_core::coordinators::{SHARDS, placement, shard_of};
 use millpond_core::groups::{
-    Answer, Beat, Commit, CommitOffset, Fetch, GroupLimits, Heartbeat, Request, Topic, Topics,
+    Answer, Beat, Commit, CommitOffset, Fetch, GroupLimits, Heartbeat, Request, Topic, Topics, TxnEnd,
 };
 use millpond_core::records::SessionRecord;
-use millpond_log::{BrokerId, ErrorCode, Incarnation, Lsn, Offset, PartitionId, TopicId, WalGen};
+use millpond_log::{
+    BrokerId, CoordinatorEpoch, ErrorCode, Incarnation, Lsn, Offset, PartitionId, ProducerEpoch, ProducerId, TopicId,
+    WalGen,
+};
 use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::{Keys, ShardKind};
@@ -224,6 +227,24 @@ async fn a_lost_session_drops_all_shards_and_what_was_acknowledged_stands() {
     two.world.send_replace(world(&[1]));
     one.serves(SHARDS as usize).await;
     assert_eq!(one.committed("g").await, Some(Offset(7)));
+}
+
+/// Rules O1, X5: that a transaction has nothing here to be ended is for the owner of the shard to say, since its coordinator takes the answer
+/// for the end. It is proven by a commit, though there is nothing to change.
+#[tokio::test]
+async fn only_the_owner_of_a_shard_says_that_a_transaction_has_nothing_there() {
+    let store = store();
+    let (one, two) = (keep(&store, 1, &[1]).await, keep(&store, 2, &[1]).await);
+    one.serves(SHARDS as usize).await;
+    let (producer, epoch, coordinator) = (ProducerId(9), ProducerEpoch(0), CoordinatorEpoch(1));
+    let end = || Request::EndTxn(TxnEnd { producer, epoch, raised: false, coordinator, commit: true });
+    assert_eq!(one.ask(shard_of("g"), end()).await, Answer::EndTxn);
+    two.world.send_replace(world(&[2]));
+    one.store.leave(&one.session).await.expect("up");
+    two.serves(SHARDS as usize).await;
+    // The first has not heard that its session is gone. Offsets may wait at the second.
+    assert_eq!(one.directory.ask(shard_of("g"), end()).await, Err(Unanswered::Lost), "rule K4");
+    assert_eq!(two.ask(shard_of("g"), end()).await, Answer::EndTxn);
 }
 
 /// A member of this group that subscribes to all the topics of `wide`.

@@ -73,7 +73,7 @@ impl Transactions {
             effects.push(Job::ProducerIds);
         }
         let writes = changes.into_iter().map(ShardWrite::from).collect();
-        Made { writes, answers: token.zip(answer).into_iter().collect(), effects, lazy: Vec::new() }
+        Made { writes, answers: token.zip(answer).into_iter().collect(), effects, ..Made::default() }
     }
 }
 

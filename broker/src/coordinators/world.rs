@@ -5,6 +5,7 @@ use millpond_core::groups::{GroupLimits, GroupOverrides, GroupRules, Topic, Topi
 use millpond_core::records::{GroupSettingsRecord, ShardRecord, TopicState};
 use millpond_log::{BrokerId, PartitionId, TopicId};
 use millpond_metadata::keys::ShardKind;
+use millpond_metadata::kv::Revision;
 use millpond_metadata::store::{Image, Versioned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub(crate) struct World {
     pub(crate) topics: Arc<Topics>,
     /// The topics that have a tombstone.
     pub(crate) deleted: BTreeSet<TopicId>,
+    /// Of all tombstones laid up to here, those that stand are among them, and their topics are served no more.
+    pub(crate) deleted_up_to: Revision,
     /// What groups keep to, as this broker was told at its start.
     pub(crate) limits: GroupLimits,
     /// What is set on groups, by name.
@@ -36,6 +39,7 @@ impl World {
             owners: owners(image),
             topics: Arc::clone(&self.topics),
             deleted: image.tombstones.keys().copied().collect(),
+            deleted_up_to: self.deleted_up_to,
             limits: self.limits,
             settings: Arc::clone(&self.settings),
             overrides: Arc::clone(&self.overrides),
@@ -92,7 +96,6 @@ mod tests {
     use super::*;
     use millpond_core::records::{DrainRecord, Leader, SessionRecord, TopicRecord};
     use millpond_log::{Incarnation, Rid, WalGen};
-    use millpond_metadata::kv::Revision;
 
     const TOPIC: TopicId = TopicId(7);
 

@@ -5,6 +5,7 @@ use super::{Budget, LOOKS_MAX, Read, Stands, answered, check_epoch, covered, fai
 use crate::api::{ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader};
 use crate::broker::Broker;
 use crate::clock;
+use crate::manifest_refresh::object_missing;
 use crate::manifests::{Known, ManifestsError};
 use crate::refusals::{not_leader, storage_error};
 use crate::tiered::TieredError;
@@ -159,9 +160,7 @@ impl Broker {
     ) -> Result<Arc<ManifestRoot>, ApiError> {
         let newest = self.manifest_of(read.partition, Duration::ZERO, deadline).await?.root;
         if newest.seq == read.seq {
-            // S10: it has been said in the log.
-            let message = "an object of the log is not in the object store";
-            return Err(ApiError::new(ErrorCode::KafkaStorageError, message));
+            return Err(object_missing());
         }
         in_range(newest, offset)
     }

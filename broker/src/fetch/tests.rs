@@ -403,8 +403,9 @@ async fn what_was_deleted_behind_a_replica_s_back_is_no_fault_of_its_storage() {
         // What the newest manifest names has to be there (S10).
         let view = log.view();
         log.lose(view.manifest.entries().iter()).await;
-        let read = log.fetch(Offset(60), EVERYTHING, Isolation::ReadCommitted).await;
-        assert_eq!(read.error.map(|error| error.code), Some(ErrorCode::KafkaStorageError));
+        let error = log.fetch(Offset(60), EVERYTHING, Isolation::ReadCommitted).await.error.expect("it is lost");
+        assert_eq!(error.code, ErrorCode::KafkaStorageError);
+        assert!(error.message.contains("is not in the object store"), "{error:?}");
     }
     world.stop().await;
 }

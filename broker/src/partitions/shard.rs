@@ -322,6 +322,9 @@ impl Shard {
     }
 
     fn on_end_transaction(&mut self, ending: Ending) {
+        // Rule X3: what waited for a transfer that has ended came before the marker. So it is appended, or verified, before it, or dropped
+        // at it.
+        self.release();
         let Ending { partition, office, marker, first, room, reply } = ending;
         let leads = |slot: &Slot| slot.replica.leading().is_some_and(|(record, _)| record.epoch == office);
         let Some(slot) = self.slots.get_mut(&partition).filter(|slot| leads(slot)) else {
@@ -453,7 +456,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Leaders with others to wait for look at the time, and manifests are asked for where much waits to be forgotten.
+    /// Leaders that have to look at the time do, and manifests are asked for where much waits to be forgotten.
     fn tick(&mut self) {
         let due: Vec<PartitionId> =
             self.slots.iter_mut().filter_map(|(id, slot)| slot.wants_manifest().then_some(*id)).collect();
@@ -465,8 +468,8 @@ impl Shard {
                 let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: 0, asker });
             }
         }
-        let shared = |slot: &Slot| slot.replica.leading().is_some_and(|(record, _)| record.replicas.len() > 1);
-        let due: Vec<PartitionId> = self.slots.iter().filter(|(_, slot)| shared(slot)).map(|(id, _)| *id).collect();
+        let due = self.slots.iter().filter(|(_, slot)| slot.replica.wants_ticks());
+        let due: Vec<PartitionId> = due.map(|(id, _)| *id).collect();
         due.into_iter().for_each(|partition| self.step(partition, Input::Tick));
     }
 

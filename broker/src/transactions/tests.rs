@@ -195,6 +195,7 @@ impl Client<'_> {
                 topic: TopicRef::Id(fleet.topic),
                 partition,
                 records: records.clone().into(),
+                arrived_bytes: records.len(),
                 transaction: Some(transaction.clone()),
                 acks: Acks::All,
                 timeout: Duration::from_secs(20),

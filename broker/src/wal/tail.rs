@@ -372,6 +372,11 @@ impl Tail {
         StateRecord { seq, start, start_hash, epoch_seen: self.epoch_seen, state }
     }
 
+    /// Whether it is dropped, durably.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Whether recovery would miss frames of it that are in files up to and with `file`.
     pub(super) fn reads(&self, file: u64) -> bool {
         !self.gone && self.oldest_file.is_some_and(|oldest| oldest <= file)

@@ -43,6 +43,16 @@ impl Tails {
         change(self.lock_of(partition).entry(partition).or_default())
     }
 
+    /// The partitions whose tail is as `wanted`.
+    pub(super) fn which(&self, wanted: impl Fn(&Tail) -> bool) -> Vec<PartitionId> {
+        let mut found = Vec::new();
+        for lock in &self.locks {
+            let tails = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            found.extend(tails.iter().filter(|(_, tail)| wanted(tail)).map(|(partition, _)| *partition));
+        }
+        found
+    }
+
     /// Changes each tail; those for which `keep` answers no are removed.
     pub(super) fn retain(&self, mut keep: impl FnMut(PartitionId, &mut Tail) -> bool) {
         for lock in &self.locks {

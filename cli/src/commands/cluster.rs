@@ -154,13 +154,18 @@ fn failed(error: millpond_sdk::Error) -> Failure {
 async fn wait(admin: &Admin, timeout: Duration) -> Result<(), Failure> {
     let deadline = tokio::time::Instant::now() + timeout;
     loop {
-        let topics = admin.list_topics().await.map_err(failed)?;
-        let amiss = amiss(&topics);
-        let Some((count, first)) = amiss else {
-            return output::text("every partition has all of its replicas in sync");
+        let failure = match admin.list_topics().await {
+            Ok(topics) => match amiss(&topics) {
+                None => return output::text("every partition has all of its replicas in sync"),
+                Some((count, first)) => {
+                    Failure::new(format!("{count} partitions are not whole yet, {first} among them"))
+                }
+            },
+            Err(error) if error.retriable => failed(error),
+            Err(error) => return Err(failed(error)),
         };
         if tokio::time::Instant::now() >= deadline {
-            return Err(Failure::new(format!("{count} partitions are not whole yet, {first} among them")));
+            return Err(failure);
         }
         tokio::time::sleep(LOOK).await;
     }

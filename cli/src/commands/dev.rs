@@ -5,7 +5,7 @@ use crate::fleet::{CLUSTER, Fleet, Plan};
 use crate::launch::Launch;
 use crate::metadata::Metadata;
 use crate::output;
-use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback};
+use crate::settings::{GRPC_PORT, HTTP_PORT, KAFKA_PORT, loopback, num_partitions};
 use crate::signals::Shutdown;
 use crate::store::Missing;
 use crate::telemetry::TelemetrySettings;
@@ -43,11 +43,18 @@ pub(crate) struct Args {
     /// a folder under DIR if not given
     #[arg(long, env = "MILLPOND_OBJECT_STORE", value_name = "URL")]
     object_store: Option<String>,
+    /// Partitions of a topic that is created without a number; Kafka's num.partitions
+    #[arg(long, env = "MILLPOND_NUM_PARTITIONS", value_name = "N", default_value_t = 1)]
+    num_partitions: u32,
+    /// Create a topic when somebody writes to it or asks for it; Kafka's auto.create.topics.enable
+    #[arg(long, env = "MILLPOND_AUTO_CREATE_TOPICS", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
+    auto_create_topics: bool,
     #[command(flatten)]
     telemetry: TelemetrySettings,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    num_partitions(args.num_partitions)?;
     fs::create_dir_all(&args.dir).doing(format!("cannot make the folder `{}`", args.dir.display()))?;
     let dir = args.dir.canonicalize().doing(format!("cannot find `{}`", args.dir.display()))?;
     // Held until the process ends.
@@ -59,6 +66,16 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     if args.brokers == 1 { one(args, &dir).await } else { many(args, dir).await }
 }
 
+impl Args {
+    /// What brokers are told of the topics that they make.
+    fn of_topics(&self) -> Vec<String> {
+        vec![
+            format!("--num-partitions={}", self.num_partitions),
+            format!("--auto-create-topics={}", self.auto_create_topics),
+        ]
+    }
+}
+
 /// One broker in this process.
 async fn one(args: Args, dir: &Path) -> Result<(), Failure> {
     let telemetry = args.telemetry.begin(LOG, format!("{CLUSTER}/0"))?;
@@ -68,6 +85,8 @@ async fn one(args: Args, dir: &Path) -> Result<(), Failure> {
         kafka: vec![KafkaListener { name: KafkaListener::DEFAULT.to_owned(), listener: listener(args.kafka_port) }],
         http: listener(args.http_port),
         otlp: telemetry.otlp.clone(),
+        default_partitions: args.num_partitions,
+        auto_create_topics: args.auto_create_topics,
         ..Config::local(dir.join("broker-0"))
     };
     let launch = Launch {
@@ -87,11 +106,12 @@ async fn one(args: Args, dir: &Path) -> Result<(), Failure> {
 /// Several brokers as children of this process.
 async fn many(args: Args, dir: PathBuf) -> Result<(), Failure> {
     let mut shutdown = Shutdown::listen()?;
+    let arguments = [args.telemetry.arguments(LOG), args.of_topics()].concat();
     let plan = Plan {
         brokers: args.brokers,
         ports: [args.grpc_port, args.kafka_port, args.http_port],
         objects: args.object_store.unwrap_or_else(|| format!("file://{}", dir.join("objects").display())),
-        arguments: [args.telemetry.arguments(LOG), vec!["--auto-create-topics".to_owned()]].concat(),
+        arguments,
         named: !args.telemetry.is_json(),
         dir,
     };

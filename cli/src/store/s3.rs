@@ -13,7 +13,7 @@ use aws_sdk_s3::operation::create_bucket::CreateBucketError;
 use aws_sdk_s3::operation::head_bucket::HeadBucketError;
 use aws_sdk_s3::types::{BucketLocationConstraint, CreateBucketConfiguration};
 use object_store::CredentialProvider;
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, Checksum};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +51,11 @@ fn data_path(shared: &SdkConfig, bucket: &str) -> AmazonS3Builder {
     builder = builder.with_region(region);
     if let Some(endpoint) = shared.endpoint_url() {
         builder = builder.with_endpoint(endpoint);
+    }
+    // Rule T3: the store keeps nothing that does not have the digest which was sent along, of an object and of each part. It is the one that
+    // signatures have anyway, so it costs nothing. `AWS_CHECKSUM_ALGORITHM` names another.
+    if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
+        builder = builder.with_checksum_algorithm(Checksum::SHA256);
     }
     let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value == "true");
     match shared.credentials_provider() {

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     remove_after_ms: 2_000,
     transfer_ms: 5_000,
     finish_after_ms: 10_000,
+    bury_after_ms: 600_000,
     transfers_max: 20,
     moves_max: 8,
 };

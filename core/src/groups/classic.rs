@@ -57,6 +57,8 @@ struct Member {
     syncing: Option<Token>,
     /// It has not been part of a generation yet.
     new: bool,
+    /// It has fetched no assignment yet: what it says that it owns, it had as another member that was removed.
+    brings: bool,
 }
 
 impl ClassicGroup {

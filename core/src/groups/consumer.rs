@@ -32,6 +32,8 @@ pub(super) struct ConsumerGroup {
     members: BTreeMap<Arc<str>, Member>,
     /// The member that has each static identity.
     statics: BTreeMap<String, Arc<str>>,
+    /// Ids that were given out to classic members that have to come back with them. Not persisted.
+    promised: BTreeSet<Arc<str>>,
     /// What each member is to own, as of `target_epoch`.
     target: Target,
     target_epoch: i32,
@@ -411,6 +413,9 @@ impl ConsumerGroup {
             }
             Timer::Join(_) | Timer::Sync(_) | Timer::Expiry => return,
         };
+        if matches!(timer, Timer::Session(..)) {
+            self.promised.remove(id);
+        }
         if self.members.contains_key(id) {
             self.remove(cx, std::slice::from_ref(id));
         }

@@ -156,6 +156,13 @@ impl Request {
         }
     }
 
+    /// Whether its answer has to be proven by a commit, be it of nothing (rule O1). Whoever has lost the shard may know of no transaction here,
+    /// which is all the same for the next owner to end.
+    #[must_use]
+    pub fn wants_proof(&self) -> bool {
+        matches!(self, Request::EndTxn(_))
+    }
+
     /// The answer that refuses it as a whole; none for what cannot be refused.
     #[must_use]
     pub fn refused(&self, code: ErrorCode) -> Option<Answer> {

@@ -275,8 +275,7 @@ impl Replica {
     fn judge(&mut self, now: Now, append_time: TimestampMs, produce: &Produce) -> Result<Judged, Refusal> {
         let lacks = self.admits(produce.acks)?;
         let Some(write) = produce.batch.producer_write() else { return lacks.map_or(Ok(Judged::Append), Err) };
-        self.at_end.expire(append_time);
-        let verdict = self.at_end.producers.check(write, produce.batch.record_count());
+        let verdict = self.at_end.producers_at(append_time).check(write, produce.batch.record_count());
         // It is in the log already, and waits for its commit like the first time: a refusal would say that it did not happen, and
         // its producer would give it another number (S15).
         if let Ok(Verdict::Duplicate { base, end, append_time }) = verdict {
@@ -292,7 +291,7 @@ impl Replica {
         // Rule X3 comes before order: what is not the next batch yet may follow others that wait for the same answer.
         if write.kind == WriteKind::Transactional
             && matches!(verdict, Ok(_) | Err(ProducerError::OutOfOrder { .. }))
-            && let Some(verification) = self.verification_for(now, write)?
+            && let Some(verification) = self.verification_for(now, append_time, write)?
         {
             return Ok(Judged::Unverified(write, verification));
         }

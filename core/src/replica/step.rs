@@ -323,7 +323,7 @@ pub enum Fault {
 /// Where a batch stands in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of its first record: the original one for a duplicate (rule P3); the log end for a marker that changes nothing.
+    /// Offset of its first record: the original one for a duplicate (rule P3); the log end for a marker that is in the log already.
     pub base: Offset,
     /// Its append time.
     pub append_time: TimestampMs,

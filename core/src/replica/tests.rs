@@ -18,6 +18,7 @@ const THIRD: Rid = Rid { broker: BrokerId(3), wal_gen: WalGen(33) };
 const LAG_MS: u64 = 10_000;
 
 /// A replica, and what it handed to the WAL.
+#[derive(Clone)]
 struct Fixture {
     replica: Replica,
     marks: Vec<Mark>,

@@ -17,13 +17,14 @@ use millpond_log::{Batch, Offset, ProducerId, TimestampMs};
 use std::sync::Arc;
 
 impl Replica {
-    /// Rule X6: everything below is committed and no transaction in it is undecided.
+    /// Rule X6: everything below is committed and no transaction in it is undecided. What was deleted is nobody's to wait for.
     pub(super) fn last_stable(&self) -> Offset {
         let open = self.at_end.producers.first_open();
         let undecided = self.at_end.ended.first_undecided();
         let bound = self.stable_bound.map(|bound| bound.at);
         let decided = open.into_iter().chain(undecided).chain(bound).min();
-        decided.map_or(self.hw, |first| first.min(self.hw))
+        // A follower may have heard where the log starts before it has heard that so much is committed.
+        decided.map_or(self.hw, |first| first.max(self.log_start).min(self.hw))
     }
 
     /// Aborted transactions whose markers lie in the tail, for a view (rule F5). It may tell of some that the manifest tells of as well:
@@ -56,13 +57,15 @@ impl Replica {
     pub(super) fn verification_for(
         &mut self,
         now: Now,
+        append_time: TimestampMs,
         write: ProducerWrite,
     ) -> Result<Option<VerificationToken>, ProducerError> {
         let stamp = write.stamp;
-        if self.at_end.producers.in_transaction(stamp.id, stamp.epoch) {
+        let producers = self.at_end.producers_at(append_time);
+        if producers.in_transaction(stamp.id, stamp.epoch) {
             return Ok(None);
         }
-        let known = self.at_end.producers.knows_transactional(stamp.id);
+        let known = producers.knows_transactional(stamp.id);
         let Role::Leader(leading) = &mut self.role else { return Ok(None) };
         let (id, got) = (stamp.id, stamp.base_sequence);
         match leading.verifications.find(stamp) {
@@ -110,10 +113,9 @@ impl Replica {
         self.await_offset(Acks::All, Waiter { end: self.at_end.end, token, appended }, out);
     }
 
-    fn judge_marker(&mut self, append_time: TimestampMs, marker: &Marker) -> Result<MarkerVerdict, Refusal> {
+    fn judge_marker(&self, append_time: TimestampMs, marker: &Marker) -> Result<MarkerVerdict, Refusal> {
         let lacks = self.admits(Acks::All)?;
-        self.at_end.expire(append_time);
-        match self.at_end.producers.check_marker(marker)? {
+        match self.at_end.producers_at(append_time).check_marker(marker)? {
             MarkerVerdict::Append => lacks.map_or(Ok(MarkerVerdict::Append), Err),
             known => Ok(known),
         }

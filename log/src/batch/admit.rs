@@ -4,7 +4,7 @@
 //! passes is one that every Kafka client can read; what does not pass changes nothing.
 
 use super::layout::{self, Input, RawRecord, attribute};
-use super::{Batch, BatchError, TimestampType};
+use super::{Batch, BatchError, SPOILT_RECORDS_MAX, TimestampType};
 use crate::codec::{Codec, CodecError};
 use crate::ids::TimestampMs;
 use crate::limits::{BATCH_INFLATED_BYTES_MAX, BATCH_RECORDS_MAX};
@@ -119,23 +119,25 @@ impl Batch {
         let times = TimestampBounds::new(rules);
         let mut input = Input(raw);
         let mut max = i64::MIN;
+        let mut spoilt = Spoilt::default();
         for index in 0..self.record_count() {
             let mut record = RawRecord::take(&mut input)?;
             if record.offset_delta != index.cast_signed() {
                 return Err(BatchError::Malformed("offset deltas are not 0, 1, 2 and so on"));
             }
-            if rules.compacted && record.key.is_none() {
-                return Err(BatchError::NoKey { record: index });
-            }
             let timestamp = base.wrapping_add(record.timestamp_delta);
-            times.check(timestamp, index)?;
+            if rules.compacted && record.key.is_none() {
+                spoilt.note(index);
+            } else if !times.take(timestamp) {
+                spoilt.timestamp.get_or_insert(timestamp);
+                spoilt.note(index);
+            }
             max = max.max(timestamp);
             while record.headers.take()?.is_some() {}
         }
-        if input.is_empty() {
-            Ok(TimestampMs(max))
-        } else {
-            Err(BatchError::Malformed("bytes left after the last record"))
+        match input.is_empty() {
+            true => spoilt.judged().map(|()| TimestampMs(max)),
+            false => Err(BatchError::Malformed("bytes left after the last record")),
         }
     }
 
@@ -169,11 +171,33 @@ impl TimestampBounds {
         }
     }
 
-    fn check(&self, timestamp: i64, record: u32) -> Result<(), BatchError> {
-        if (self.earliest..=self.latest).contains(&timestamp) || timestamp == TimestampMs::NONE.0 {
-            Ok(())
-        } else {
-            Err(BatchError::Timestamp { timestamp, record })
+    fn take(&self, timestamp: i64) -> bool {
+        (self.earliest..=self.latest).contains(&timestamp) || timestamp == TimestampMs::NONE.0
+    }
+}
+
+/// The records that spoil a batch, each by itself. All are found before it is refused: a client gives up those, and may send the others
+/// again.
+#[derive(Default)]
+struct Spoilt {
+    records: Vec<u32>,
+    /// The first that is out of bounds.
+    timestamp: Option<i64>,
+}
+
+impl Spoilt {
+    fn note(&mut self, record: u32) {
+        if self.records.len() < SPOILT_RECORDS_MAX {
+            self.records.push(record);
+        }
+    }
+
+    fn judged(self) -> Result<(), BatchError> {
+        let Spoilt { records, timestamp } = self;
+        match timestamp {
+            Some(timestamp) => Err(BatchError::Timestamp { timestamp, records }),
+            None if records.is_empty() => Ok(()),
+            None => Err(BatchError::NoKey { records }),
         }
     }
 }

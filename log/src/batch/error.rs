@@ -3,6 +3,9 @@
 use crate::ErrorCode;
 use crate::codec::CodecError;
 
+/// Records that are named of those that spoil a batch: so many, and no more, are told to a client that may send millions.
+pub const SPOILT_RECORDS_MAX: usize = 10_000;
+
 /// Why bytes are no batch, or a batch is not acceptable. Each maps to one of Kafka's error codes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
@@ -34,19 +37,20 @@ pub enum BatchError {
         /// The bound.
         max: usize,
     },
-    /// A timestamp outside the topic's bounds.
+    /// Timestamps outside the topic's bounds.
     #[error("timestamp {timestamp} is outside what the topic accepts (message.timestamp.before.max.ms, after.max.ms)")]
     Timestamp {
-        /// The offending timestamp.
+        /// The first of them.
         timestamp: i64,
-        /// Whose it is: the record's place in the batch, from 0.
-        record: u32,
+        /// Places in the batch, from 0, of the records that spoil it, those without a key in a compacted topic included; at most
+        /// [`SPOILT_RECORDS_MAX`].
+        records: Vec<u32>,
     },
-    /// Only the last record of a key is kept in the topic, and this one has none.
+    /// Only the last record of a key is kept in the topic, and these have none.
     #[error("record without a key in a compacted topic")]
     NoKey {
-        /// The record's place in the batch, from 0.
-        record: u32,
+        /// Their places in the batch, from 0; at most [`SPOILT_RECORDS_MAX`].
+        records: Vec<u32>,
     },
     /// The producer claims the broker's clock: only a broker stamps `LogAppendTime`.
     #[error("batch is marked LogAppendTime, which only a broker may do")]
@@ -71,12 +75,13 @@ impl BatchError {
 }
 
 impl BatchError {
-    /// Place in the batch of the record that spoils it, from 0, where it is one by itself (KIP-467): without it the others would do.
+    /// Places in the batch of the records that spoil it, from 0 and ascending, where it is they by themselves (KIP-467): without them the
+    /// others would do. The first [`SPOILT_RECORDS_MAX`] of more.
     #[must_use]
-    pub fn record(&self) -> Option<u32> {
+    pub fn records(&self) -> &[u32] {
         match self {
-            BatchError::Timestamp { record, .. } | BatchError::NoKey { record } => Some(*record),
-            _ => None,
+            BatchError::Timestamp { records, .. } | BatchError::NoKey { records } => records,
+            _ => &[],
         }
     }
 }

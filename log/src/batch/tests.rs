@@ -257,7 +257,10 @@ fn timestamps_are_held_to_the_topics_bounds() {
         builder.push(record(T, None, None));
         builder.push(record(timestamp, None, None));
         let admitted = builder.build().admit(&rules).map(|_| ());
-        assert_eq!(admitted, if accepted { Ok(()) } else { Err(BatchError::Timestamp { timestamp, record: 1 }) });
+        assert_eq!(
+            admitted,
+            if accepted { Ok(()) } else { Err(BatchError::Timestamp { timestamp, records: vec![1] }) }
+        );
     };
     check(T + HOUR_MS, rules(), true);
     check(T + HOUR_MS + 1, rules(), false);
@@ -351,9 +354,32 @@ fn keyless_records_are_refused_on_compacted_topics_only() {
         assert_eq!(builder.build().admit(&ProduceRules { compacted, ..rules() }).map(|_| ()), expected);
     };
     check(None, false, Ok(()));
-    check(None, true, Err(BatchError::NoKey { record: 1 }));
+    check(None, true, Err(BatchError::NoKey { records: vec![1] }));
     // P10: an empty key is a key.
     check(Some(b""), true, Ok(()));
+}
+
+#[test]
+fn all_records_that_spoil_a_batch_are_named() {
+    let admitted = |records: &[(i64, Option<&'static [u8]>)]| {
+        let mut builder = BatchBuilder::new(Codec::Gzip);
+        for (timestamp, key) in records {
+            builder.push(record(*timestamp, *key, None));
+        }
+        builder.build().admit(&ProduceRules { compacted: true, ..rules() }).map(|_| ())
+    };
+    let (good, keyless, late) = ((T, Some(&b"k"[..])), (T, None), (T + 2 * HOUR_MS, Some(&b"k"[..])));
+    let later = (T + 3 * HOUR_MS, None);
+    assert_eq!(admitted(&[good, good]), Ok(()));
+    assert_eq!(admitted(&[keyless, good, keyless]), Err(BatchError::NoKey { records: vec![0, 2] }));
+    let timestamp = T + 2 * HOUR_MS;
+    assert_eq!(
+        admitted(&[keyless, later, good, late]),
+        Err(BatchError::Timestamp { timestamp, records: vec![0, 1, 3] })
+    );
+    // A bound on what millions of them cost.
+    let many = admitted(&vec![keyless; SPOILT_RECORDS_MAX + 1]);
+    assert_eq!(many, Err(BatchError::NoKey { records: (0..10_000).collect() }));
 }
 
 #[test]
@@ -399,8 +425,8 @@ fn errors_have_kafkas_codes() {
         (BatchError::Corrupt("CRC mismatch"), 2),
         (BatchError::TooLarge { size: 2, max: 1 }, 10),
         (BatchError::InflatedTooLarge { max: 1 }, 10),
-        (BatchError::Timestamp { timestamp: 1, record: 0 }, 32),
-        (BatchError::NoKey { record: 0 }, 87),
+        (BatchError::Timestamp { timestamp: 1, records: vec![0] }, 32),
+        (BatchError::NoKey { records: vec![0] }, 87),
         (BatchError::TimestampType, 32),
         (BatchError::Malformed("unknown codec"), 87),
         (BatchError::OldFormat(1), 87),

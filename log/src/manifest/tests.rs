@@ -1,4 +1,7 @@
-//! The manifest against a plain list of segments, and against every damage to its bytes.
+//! The manifest against a plain list of segments.
+
+mod damage;
+mod log_start;
 
 use super::roll::RollLimits;
 use super::*;
@@ -11,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const PARTITION: PartitionId = PartitionId { topic: TopicId(0x1234_5678_9abc_def0_1122_3344_5566_7788), index: 3 };
 
-/// So small that a few dozen segments make several levels.
 /// Objects that one step of a log start drops at most.
 const DROPPED_MAX: usize = 16;
 
+/// So small that a few dozen segments make several levels.
 const TINY: RollLimits = RollLimits { inline_bytes_max: 320, inline_bytes_kept: 170, fanout: 3 };
 
 /// A partition's manifest, the bucket it rolls into, and the plain list that says what is right.
@@ -459,99 +462,6 @@ fn rolled_model() -> Model {
     model
 }
 
-/// S13: damaged manifests are refused, whatever the damage.
-#[test]
-fn every_cut_and_every_flipped_bit_of_a_manifest_is_refused() {
-    let model = rolled_model();
-    let root = model.view.root().encode();
-    check_damage(&root, |bytes| ManifestRoot::decode(bytes).is_ok());
-    for bytes in model.bucket.values() {
-        check_damage(bytes, |bytes| ManifestNode::decode(bytes).is_ok());
-    }
-}
-
-fn check_damage(sound: &[u8], accepted: impl Fn(&[u8]) -> bool) {
-    assert!(accepted(sound));
-    for cut in 0..sound.len() {
-        assert!(!accepted(&sound[..cut]), "cut at {cut}");
-    }
-    let mut damaged = sound.to_vec();
-    for bit in 0..sound.len() * 8 {
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(!accepted(&damaged), "bit {bit} flipped");
-        damaged[bit / 8] ^= 1 << (bit % 8);
-    }
-    damaged.push(0);
-    assert!(!accepted(&damaged), "a byte more");
-}
-
-/// A well-made checksum proves nothing about who wrote the bytes: fields are checked as well.
-#[test]
-fn resealed_damage_never_panics_nor_breaks_an_invariant() {
-    let model = rolled_model();
-    let root = model.view.root().encode();
-    for at in 5..root.len() - 4 {
-        for byte in [0x00, 0x01, 0x7f, 0x80, 0xff] {
-            let mut damaged = root.to_vec();
-            damaged[at] = byte;
-            if let Ok(root) = ManifestRoot::decode(&reseal(damaged)) {
-                assert_eq!(root.check(), Ok(()));
-                // What was accepted can be worked with.
-                let _ = ManifestView::new(root).find(Offset(0));
-            }
-        }
-    }
-    for bytes in model.bucket.values() {
-        for at in 5..bytes.len() - 4 {
-            let mut damaged = bytes.to_vec();
-            damaged[at] ^= 0xff;
-            if let Ok(node) = ManifestNode::decode(&reseal(damaged)) {
-                assert!(node.span().is_ok());
-            }
-        }
-    }
-}
-
-fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
-    let covered = bytes.len() - 4;
-    let crc = crc32c::crc32c(&bytes[..covered]);
-    bytes[covered..].copy_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), node: bool) {
-        let magic: &[u8; 5] = if node { b"MPMN\x01" } else { b"MPMR\x01" };
-        let mut sealed = magic.to_vec();
-        sealed.extend(bytes);
-        sealed.extend([0; 4]);
-        let sealed = reseal(sealed);
-        let _ = ManifestRoot::decode(&sealed);
-        let _ = ManifestNode::decode(&sealed);
-    }
-}
-
-/// Rule S11: sound bytes of another manifest are not taken for the one that was named.
-#[test]
-fn another_manifest_is_refused() {
-    let model = rolled_model();
-    let mut view = ManifestView::new(model.view.root().clone());
-    let rolled = view.root().rolled().to_vec();
-    let other = rolled.last().expect("several manifests");
-    assert!(view.load(&rolled[0], &model.bucket[&other.object]).is_err());
-    let resized = RolledRef { length: other.length, crc: other.crc, ..rolled[0].clone() };
-    assert!(matches!(view.load(&resized, &model.bucket[&other.object]), Err(ManifestError::OtherManifest(_))));
-    assert!(view.load(&rolled[0], &model.bucket[&rolled[0].object]).is_ok());
-}
-
-#[test]
-fn newer_format_says_to_upgrade() {
-    let mut bytes = ManifestRoot::new(PARTITION).encode().to_vec();
-    bytes[4] = 9;
-    assert_eq!(ManifestRoot::decode(&reseal(bytes)), Err(ManifestError::NewerVersion { found: 9, known: 1 }));
-}
-
 /// S23: a view never goes back to an older root.
 #[test]
 fn view_ignores_an_older_root() {
@@ -564,91 +474,6 @@ fn view_ignores_an_older_root() {
     assert_eq!(model.view.root(), &newer);
 }
 
-/// Rule C1: the log start may pass the tiered end; rule P5: the newest segment keeps the producer snapshot all the same.
-#[test]
-fn log_start_beyond_the_tiered_end_keeps_the_newest_segment() {
-    let mut model = Model::new(TINY);
-    (0..10).for_each(|nth| model.append(hourly(nth)));
-    let newest = model.view.root().newest().expect("ten were appended").clone();
-    model.advance(Offset(50_000_000));
-    let root = model.view.root().clone();
-    assert_eq!((root.log_start, root.tiered_end), (Offset(50_000_000), Offset(10_000_000)));
-    assert_eq!((root.rolled(), root.entries()), (&[][..], std::slice::from_ref(&newest)));
-    model.check_references();
-    // Uploads still begin at the tiered end; the snapshot moves on with them, and what it leaves is dropped.
-    model.append(hourly(10));
-    let dropped = ask(&mut model.view, &model.bucket, |view| view.dropped_by(Offset(50_000_000), DROPPED_MAX));
-    assert_eq!(dropped.segments, [newest]);
-}
-
-/// Each move of the log start through a rolled manifest names the segments that it passes, and those alone.
-#[test]
-fn moves_through_a_rolled_manifest_drop_each_segment_once() {
-    let mut model = rolled_model();
-    let rolled = model.view.root().rolled()[0].clone();
-    assert!(rolled.totals.segment_count > 3);
-    (0..24).for_each(|nth| model.advance(Offset(nth * 1_000_000 + 1)));
-    assert_eq!(model.all.iter().filter(|entry| model.dropped.contains(&entry.object)).count(), 23);
-    assert!(model.dropped.contains(&rolled.object));
-}
-
-/// Rule C1: what one transaction drops is bounded, and so is what it reads for that; a move that drops more is made in steps, which together
-/// drop what one would.
-#[test]
-fn a_long_move_of_the_log_start_is_made_in_steps_that_drop_and_read_little() {
-    let mut model = Model::new(TINY);
-    (0..300).for_each(|nth| model.append(hourly(nth)));
-    let end = model.view.root().tiered_end;
-    let at_once = ask(&mut model.view, &model.bucket, |view| view.dropped_by(end, usize::MAX));
-    assert_eq!((at_once.to, at_once.segments.len()), (end, 299));
-    let mut steps = Vec::new();
-    while steps.last() != Some(&end) {
-        let mut fresh = ManifestView::new(model.view.root().clone());
-        let dropped = ask(&mut fresh, &model.bucket, |view| view.dropped_by(end, DROPPED_MAX));
-        let read = fresh.root().rolled().iter().map(|rolled| loaded(&fresh, rolled)).sum::<usize>();
-        assert!(read <= 2 * DROPPED_MAX, "{read} manifests were read for one step");
-        let to = model.advance_within(end, DROPPED_MAX);
-        assert_eq!(to, dropped.to);
-        steps.push(to);
-    }
-    assert!(steps.is_sorted() && steps.len() > 300 / DROPPED_MAX, "{steps:?}");
-    let mut named: BTreeSet<ObjectKey> = at_once.segments.iter().map(|entry| entry.object).collect();
-    named.extend(at_once.manifests.iter().map(|rolled| rolled.object));
-    assert_eq!(model.dropped, named);
-}
-
-/// How many manifests at and below a reference are loaded.
-fn loaded(view: &ManifestView, rolled: &RolledRef) -> usize {
-    let Some(node) = view.node(rolled) else { return 0 };
-    match node.items() {
-        NodeItems::Segments(_) => 1,
-        NodeItems::Manifests(below) => 1 + below.iter().map(|rolled| loaded(view, rolled)).sum::<usize>(),
-    }
-}
-
-/// Kafka's arithmetic: a segment goes when what is newer has the size, or when its age is over the limit, not at it.
-#[test]
-fn retention_keeps_a_segment_at_the_limit() {
-    let mut model = Model::new(TINY);
-    (0..4).for_each(|_| model.append(Appended { size: 100, offsets: 10, records: 10, waited_ms: 1_000, ..hourly(0) }));
-    for (size_max, tail_size, start) in
-        [(301, 0, 0), (300, 0, 10), (100, 0, 30), (100, 100, 40), (99, 1, 30), (0, 0, 40)]
-    {
-        check_retained(&mut model, Retention { size_max: Some(size_max), ..Retention::default() }, 0, tail_size, start);
-    }
-    // Appended at 2 000, 3 000, 4 000 and 5 000.
-    for (now, start) in [(3_000, 0), (3_001, 10), (4_001, 20), (6_000, 30), (6_001, 40)] {
-        check_retained(&mut model, Retention { age_ms_max: Some(1_000), ..Retention::default() }, now, 0, start);
-    }
-    check_retained(&mut model, Retention::default(), i64::MAX, 0, 0);
-}
-
-fn check_retained(model: &mut Model, retention: Retention, now: i64, tail_size: u64, start: u64) {
-    let now = TimestampMs(now);
-    let found = ask(&mut model.view, &model.bucket, |view| view.retention_start(retention, now, tail_size));
-    assert_eq!(found, Offset(start), "{retention:?} at {now} with a tail of {tail_size}");
-}
-
 /// Rule P5: the newest entry stays in the root even when it alone outgrows what a roll leaves there.
 #[test]
 fn oversized_newest_entry_stays_in_the_root() {
@@ -659,15 +484,6 @@ fn oversized_newest_entry_stays_in_the_root() {
     assert_eq!(root.entries().len(), 1);
     assert_eq!(root.newest().map(|entry| entry.end), Some(root.tiered_end));
     assert_eq!(root.rolled().last().map(|rolled| rolled.end), Some(Offset(3_000_000)));
-}
-
-#[test]
-#[should_panic(expected = "rule C1")]
-fn log_start_never_goes_back() {
-    let mut model = Model::new(TINY);
-    model.append(hourly(0));
-    model.advance(Offset(10));
-    model.advance(Offset(9));
 }
 
 #[test]
@@ -744,26 +560,4 @@ fn path_to(view: &ManifestView, offset: Offset) -> Lookup<Vec<(RolledRef, Manife
         };
     }
     Lookup::Found(path)
-}
-
-/// Sizes and counts come from outside: what they add up to has to fit, or a later sum would overflow.
-#[test]
-fn root_whose_sums_overflow_is_refused() {
-    let mut model = Model::new(TINY);
-    (0..2).for_each(|nth| model.append(hourly(nth)));
-    let sound = model.view.root().clone();
-    let check = |change: fn(&mut SegmentEntry)| {
-        let mut root = sound.clone();
-        change(&mut root.entries[0]);
-        let refused = ManifestRoot::decode(&root.encode());
-        assert_eq!(refused, Err(ManifestError::Malformed("sums beyond 64 bits")));
-    };
-    check(|entry| entry.record_count = u64::MAX);
-    check(|entry| (entry.position, entry.length, entry.object_length) = (0, u64::MAX, u64::MAX));
-}
-
-#[test]
-fn root_larger_than_any_that_is_written_is_refused() {
-    let oversized = vec![0; ROOT_BYTES_MAX + 1];
-    assert_eq!(ManifestRoot::decode(&oversized), Err(ManifestError::Malformed("a root of more than ROOT_BYTES_MAX")));
 }

@@ -34,7 +34,7 @@ pub fn key(input: &[u8]) -> bool {
 
 fn lies_in_its_spaces(keys: &Keys, key: &Key) {
     let space = match key.clone() {
-        Key::BrokerDisk(_) | Key::BrokerSession(_) | Key::BrokerDrain(_) => Space::Brokers,
+        Key::BrokerDisk(_) | Key::BrokerSession(_) | Key::BrokerDrain(_) | Key::BrokerPurged(_) => Space::Brokers,
         Key::TopicName(_) => Space::TopicNames,
         Key::Topic(_) => Space::Topics,
         Key::Tombstone(_) => Space::Tombstones,
@@ -42,6 +42,7 @@ fn lies_in_its_spaces(keys: &Keys, key: &Key) {
         Key::TierRoot(partition) => Space::TierRootsOf(partition.topic),
         Key::GcDrop { gc_epoch, .. } => Space::DropsBefore(gc_epoch.saturating_add(1)),
         Key::Shard { .. } => Space::Shards,
+        Key::ShardPurged { .. } => Space::ShardsPurged,
         Key::Transaction(id) => Space::TransactionsIn(shard_of(&id)),
         Key::Group { group, .. } => Space::GroupsOf(group),
         Key::Offsets { group, .. } => Space::OffsetsOf(group),
@@ -88,8 +89,12 @@ pub fn key_seeds() -> Vec<Seed> {
         Key::Offsets { group: group(), topic, block: 2 },
         Key::PendingOffsets { group: group(), topic, block: 2, producer: 1 << 40 },
         Key::ShareState { group: group(), partition },
+        Key::Bucket,
         Key::Loss { partition, epoch: 4 },
         Key::GroupSettings(group()),
+        Key::BrokerPurged(BrokerId(3)),
+        Key::Buried,
+        Key::ShardPurged { kind: ShardKind::Group, shard: 5 },
     ];
     let keys = Keys::under(PREFIX);
     (0..)

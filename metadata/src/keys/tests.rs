@@ -28,9 +28,11 @@ fn keys_are_spelled_as_the_table_says() {
     check(Key::BrokerDisk(BrokerId(7)), "/b/7/wal");
     check(Key::BrokerSession(BrokerId(7)), "/b/7/sess");
     check(Key::BrokerDrain(BrokerId(7)), "/b/7/drain");
+    check(Key::BrokerPurged(BrokerId(7)), "/b/7/purged");
     check(Key::TopicName("a.b".parse().expect("valid")), "/topics/a.b");
     check(Key::Topic(TOPIC), &format!("/topic/{uuid}"));
     check(Key::Tombstone(TOPIC), &format!("/tomb/{uuid}"));
+    check(Key::Buried, "/buried");
     check(Key::Partition(partition(3)), &format!("/p/{uuid}/0000000003"));
     check(Key::Leadership(partition(3)), &format!("/pe/{uuid}/0000000003"));
     check(Key::TierRoot(partition(u32::MAX)), &format!("/t/{uuid}/4294967295"));
@@ -44,6 +46,7 @@ fn keys_are_spelled_as_the_table_says() {
     check(Key::Shard { kind: ShardKind::Group, shard: 4 }, "/shard/group/0000000004");
     check(Key::Transaction("a/b%\u{0}é".to_owned()), "/x/0000000005/a%2Fb%25%00é");
     check(Key::ShardSeq { kind: ShardKind::Txn, shard: 4 }, "/seq/txn/0000000004");
+    check(Key::ShardPurged { kind: ShardKind::Group, shard: 4 }, "/purged/group/0000000004");
     check(Key::Group { group: "g".to_owned(), part: "members".to_owned() }, "/g/0000000004/g/members");
     let offsets = Key::Offsets { group: String::new(), topic: TOPIC, block: 1 };
     check(offsets, &format!("/o/0000000011//{uuid}/0000000001"));
@@ -52,6 +55,7 @@ fn keys_are_spelled_as_the_table_says() {
     let share = Key::ShareState { group: "g".to_owned(), partition: partition(1) };
     check(share, &format!("/s/g/{uuid}/0000000001"));
     check(Key::GroupSettings("a/b".to_owned()), "/gset/a%2Fb");
+    check(Key::Bucket, "/bucket");
     check(Key::Loss { partition: partition(1), epoch: 2 }, &format!("/loss/{uuid}/0000000001/0000000002"));
 }
 

@@ -97,6 +97,14 @@ impl Store {
         Ok(id)
     }
 
+    /// What stands against the disk of a registration, by what is known now: `StaleDisk` or `StaleMetadata`. None if it may register.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn examine_disk(&self, registration: &Registration) -> Result<Option<Registered>, StoreError> {
+        Ok(examine_disk(registration, self.read_disk(registration.broker).await?.as_ref()))
+    }
+
     /// Registers a broker: its session under a new lease, and the state of its disk (rules B1, B1a).
     ///
     /// The incarnation is the revision of the transaction. The stored disk record stays unconfirmed until the first

@@ -1,4 +1,4 @@
-//! The cluster's own record: its identity, and which versions may join. Written once.
+//! The cluster's own records: its identity, which versions may join, and which bucket is its own. Written once.
 
 use super::transition::{Guard, Settled, Transition};
 use super::{Store, StoreError, Versioned, codec};
@@ -44,6 +44,38 @@ impl Store {
                 found.ok_or_else(|| StoreError::Unavailable("the cluster's record came and went".to_owned()))
             }
             Settled::Unknown => Err(StoreError::Unavailable("founding the cluster had no answer".to_owned())),
+        }
+    }
+
+    /// What the cluster's marker in its bucket says (rule G5); `None` until a bucket was taken.
+    ///
+    /// # Errors
+    /// Of all reads.
+    pub async fn bucket(&self) -> Result<Option<String>, StoreError> {
+        let key = self.keys.encode(&Key::Bucket);
+        let seen = self.read_bytes(&Key::Bucket).await?;
+        seen.map(|seen| codec::text(&key, &seen.value)).transpose()
+    }
+
+    /// Takes the bucket whose marker says `place` for the cluster, for good, unless one was taken. Returns what the marker of the one that
+    /// was taken says.
+    ///
+    /// # Errors
+    /// `Unavailable`: it may or may not have been taken. Call again.
+    pub async fn take_bucket(&self, place: &str) -> Result<String, StoreError> {
+        let (key, value) = (self.keys.encode(&Key::Bucket), place.to_owned());
+        let taking = Transition {
+            guards: vec![Guard::absent(key.clone())],
+            writes: vec![Write::put(key.clone(), value.clone())],
+            proof: Some((key, value.into())),
+        };
+        match self.run(taking).await? {
+            Settled::Committed(_) => Ok(place.to_owned()),
+            Settled::Broken(_) => {
+                let taken = self.bucket().await?;
+                taken.ok_or_else(|| StoreError::Unavailable("the cluster's bucket came and went".to_owned()))
+            }
+            Settled::Unknown => Err(StoreError::Unavailable("taking a bucket had no answer".to_owned())),
         }
     }
 

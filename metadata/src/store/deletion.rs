@@ -1,13 +1,13 @@
 //! Topics go: the name at once, then partition by partition, and last the topic itself. What remains is a tombstone, the
-//! only reason for a broker to drop data (rule K6), until nobody holds any.
+//! only reason for a broker to drop data (rule K6), until nobody holds any: see `burial`.
 
 use super::transition::{BATCH_BYTES_MAX, Broken, Guard, Transition};
 use super::{ATTEMPTS_MAX, Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::{Key, Space};
 use crate::kv::{Compare, Revision, Write};
 use bytes::Bytes;
-use millpond_core::records::{DiskRecord, DropRecord, PartitionRecord, TombstoneRecord, TopicRecord, TopicState};
-use millpond_log::{BrokerId, PartitionId, Rid, TopicId};
+use millpond_core::records::{DropRecord, PartitionRecord, TombstoneRecord, TopicRecord, TopicState};
+use millpond_log::{PartitionId, TopicId};
 use std::collections::BTreeMap;
 
 /// Partitions removed in one transaction: each takes four of its operations.
@@ -38,12 +38,7 @@ impl Store {
         let topic_key = self.keys.encode(&Key::Topic(topic.id));
         let name_key = self.keys.encode(&Key::TopicName(topic.name.clone()));
         let value = codec::value(&TopicRecord { state: TopicState::Deleting, ..topic.clone() });
-        let tombstone = TombstoneRecord {
-            name: topic.name.clone(),
-            revision: seen.revision.0,
-            holders: Vec::new(),
-            purged: Vec::new(),
-        };
+        let tombstone = TombstoneRecord { name: topic.name.clone(), revision: seen.revision.0 };
         let name_is_ours = Compare::Value { key: name_key.clone(), is: topic.id.to_string().into() };
         let begin = Transition {
             guards: vec![
@@ -100,12 +95,11 @@ impl Store {
             };
             return Ok(self.run(end).await?.into());
         }
-        let disks = self.disks().await?;
         let mut rest = doomed.as_slice();
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(removal_size(rest));
             rest = later;
-            let Some(step) = self.removal(actor, topic, batch, &disks).await? else { return Ok(Outcome::Conflict) };
+            let Some(step) = self.removal(actor, topic, batch).await? else { return Ok(Outcome::Conflict) };
             match self.run(step).await?.into() {
                 Outcome::Committed { .. } => {}
                 other => return Ok(other),
@@ -120,61 +114,6 @@ impl Store {
     /// As all reads.
     pub async fn tombstone(&self, id: TopicId) -> Result<Option<Versioned<TombstoneRecord>>, StoreError> {
         self.read(&Key::Tombstone(id)).await
-    }
-
-    /// Notes in the tombstone that the actor has dropped all it had of the topic.
-    ///
-    /// # Errors
-    /// As all reads.
-    pub async fn note_purged(&self, actor: &Session, id: TopicId) -> Result<Outcome, StoreError> {
-        for _ in 0..ATTEMPTS_MAX {
-            let Some(seen) = self.tombstone(id).await? else { return Ok(Outcome::Conflict) };
-            if seen.value.purged.contains(&actor.rid) {
-                return Ok(Outcome::Committed { revision: seen.revision });
-            }
-            let mut next = seen.value.clone();
-            next.purged.push(actor.rid);
-            let key = self.keys.encode(&Key::Tombstone(id));
-            let note = Transition {
-                guards: vec![self.own_session(actor), Guard::unmoved(key.clone(), seen.revision)],
-                writes: vec![Write::put(key, codec::value(&next))],
-                proof: None,
-            };
-            match self.run(note).await?.into() {
-                Outcome::Conflict => {}
-                settled => return Ok(settled),
-            }
-        }
-        Ok(Outcome::Conflict)
-    }
-
-    /// Removes a tombstone once the topic's record is gone and each holder has purged it or is `retired`. `None` if it
-    /// still has to stand.
-    ///
-    /// # Errors
-    /// As all reads.
-    pub async fn remove_tombstone(
-        &self,
-        actor: &Session,
-        id: TopicId,
-        retired: impl Fn(Rid) -> bool,
-    ) -> Result<Option<Outcome>, StoreError> {
-        let Some(seen) = self.tombstone(id).await? else { return Ok(Some(Outcome::Conflict)) };
-        let done = |&rid: &Rid| seen.value.purged.contains(&rid) || retired(rid);
-        if !seen.value.holders.iter().all(done) || self.topic(id).await?.is_some() {
-            return Ok(None);
-        }
-        let key = self.keys.encode(&Key::Tombstone(id));
-        let removal = Transition {
-            guards: vec![
-                self.own_session(actor),
-                Guard::unmoved(key.clone(), seen.revision),
-                Guard::absent(self.keys.encode(&Key::Topic(id))),
-            ],
-            writes: vec![Write::delete(&key)],
-            proof: None,
-        };
-        Ok(Some(self.run(removal).await?.into()))
     }
 
     /// Everything the topic still has under its partitions.
@@ -196,14 +135,12 @@ impl Store {
         Ok(doomed.into_values().collect())
     }
 
-    /// Removes some partitions, and notes in the tombstone who may hold data of them. `None` if the tombstone is missing,
-    /// which nothing of ours brings about.
+    /// Removes some partitions. `None` if the tombstone is missing, which nothing of ours brings about.
     async fn removal(
         &self,
         actor: &Session,
         topic: &Versioned<TopicRecord>,
         batch: &[Doomed],
-        disks: &BTreeMap<BrokerId, Rid>,
     ) -> Result<Option<Transition>, StoreError> {
         let Some(tombstone) = self.tombstone(topic.value.id).await? else { return Ok(None) };
         let topic_key = self.keys.encode(&Key::Topic(topic.value.id));
@@ -214,41 +151,16 @@ impl Store {
             guards: vec![
                 self.own_session(actor),
                 Guard::unmoved(topic_key, topic.revision),
-                Guard::unmoved(tombstone_key.clone(), tombstone.revision),
+                Guard::unmoved(tombstone_key, tombstone.revision),
                 Guard::unmoved(self.keys.encode(&Key::GcEpoch), gc.revision),
             ],
             writes: Vec::new(),
             proof: None,
         };
-        let mut holders = tombstone.value.holders.clone();
         for doomed in batch {
             self.remove_partition(&mut step, doomed, gc.value);
-            for record in doomed.record.iter().map(|record| &record.value) {
-                holders.extend(record.isr.iter().chain(&record.elr).copied());
-                // A replica out of sync is known only by its broker, and that by the disk it has now.
-                holders.extend(record.replicas.iter().filter_map(|broker| disks.get(broker)).copied());
-            }
-        }
-        holders.sort_unstable();
-        holders.dedup();
-        if holders != tombstone.value.holders {
-            let next = TombstoneRecord { holders, ..tombstone.value };
-            step.writes.push(Write::put(tombstone_key, codec::value(&next)));
         }
         Ok(Some(step))
-    }
-
-    /// The replica identity of every broker that ever registered.
-    async fn disks(&self) -> Result<BTreeMap<BrokerId, Rid>, StoreError> {
-        let (_, listed) = self.list(&Space::Brokers).await?;
-        let mut disks = BTreeMap::new();
-        for (key, found) in listed {
-            if let Key::BrokerDisk(broker) = key {
-                let disk: Versioned<DiskRecord> = codec::record(&self.keys.encode(&key), &found.value, found.revision)?;
-                disks.insert(broker, Rid { broker, wal_gen: disk.value.wal_gen });
-            }
-        }
-        Ok(disks)
     }
 
     fn remove_partition(&self, step: &mut Transition, doomed: &Doomed, gc_epoch: u64) {

@@ -121,7 +121,7 @@ impl Store {
         if let Some((first, _)) = last.or(held.first()) {
             return Ok(Forgotten::Holds { partitions: held.len(), first: *first, last_copy: last.is_some() });
         }
-        let keys = [Key::BrokerDisk(broker), Key::BrokerDrain(broker)];
+        let keys = [Key::BrokerDisk(broker), Key::BrokerDrain(broker), Key::BrokerPurged(broker)];
         let session = self.keys.encode(&Key::BrokerSession(broker));
         if self.read_bytes(&Key::BrokerSession(broker)).await?.is_some() {
             return Ok(Forgotten::Alive);

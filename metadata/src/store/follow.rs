@@ -3,7 +3,7 @@
 //! Whoever follows waits for much else and drops its calls all the time: what takes long is begun once, and kept until it has ended.
 
 use super::{Image, Store, StoreError};
-use crate::keys::Key;
+use crate::keys::{Key, Space};
 use crate::kv::{BoxFuture, Interval, Kv, KvError, Revision, Watch, WatchBatch};
 use futures::future::select_all;
 use std::collections::BTreeSet;
@@ -49,6 +49,16 @@ impl Follow {
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
+    }
+
+    /// Everything of this part of an image up to and with this revision was taken in.
+    ///
+    /// # Panics
+    /// If it is no part of an image.
+    #[must_use]
+    pub fn seen(&self, space: &Space) -> Revision {
+        let at = Image::SPACES.iter().position(|part| part == space).expect("a part of an image");
+        self.watches[at].seen
     }
 
     /// Waits for changes and takes them in. Returns the keys that changed; all of them if the image had to be loaded again.

@@ -5,8 +5,8 @@ use crate::kv::Revision;
 use bytes::Bytes;
 use millpond_core::records::{
     ClusterRecord, DiskRecord, DrainRecord, DropRecord, GroupSettingsRecord, Leader, LossRecord, PartitionRecord,
-    ProducerInstance, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState, TransactionRecord,
-    TransactionState,
+    ProducerInstance, PurgedRecord, SessionRecord, ShardRecord, TombstoneRecord, TopicRecord, TopicState,
+    TransactionRecord, TransactionState,
 };
 use millpond_log::testing::{Seed, decoding};
 use millpond_log::{
@@ -31,6 +31,7 @@ pub fn record(input: &[u8]) -> bool {
         reads_back::<TopicRecord>(&bytes),
         reads_back::<PartitionRecord>(&bytes),
         reads_back::<TombstoneRecord>(&bytes),
+        reads_back::<PurgedRecord>(&bytes),
         reads_back::<DropRecord>(&bytes),
         reads_back::<LossRecord>(&bytes),
         reads_back::<ShardRecord>(&bytes),
@@ -86,7 +87,8 @@ pub fn record_seeds() -> Vec<Seed> {
         internal: Some("a:4".to_owned()),
         rack: Some("r".to_owned()),
     };
-    let tombstone = TombstoneRecord { name: name(), revision: 8, holders: vec![rid(1), rid(2)], purged: vec![rid(2)] };
+    let tombstone = TombstoneRecord { name: name(), revision: 8 };
+    let purged = PurgedRecord { wal_gen: WalGen(9), revision: 8 };
     let dropped = DropRecord { objects: vec!["a/b".to_owned()], root: Some(vec![1, 2, 255]) };
     let loss = LossRecord {
         epoch: LeaderEpoch(6),
@@ -122,6 +124,7 @@ pub fn record_seeds() -> Vec<Seed> {
         seed("loss", codec::value(&loss)),
         seed("shard", codec::value(&ShardRecord { owner: partition.leader, coord_epoch: 3 })),
         seed("transaction", codec::value(&transaction)),
+        seed("purged", codec::value(&purged)),
         seed("group-settings", codec::value(&GroupSettingsRecord { settings: topic.config })),
         seed("refused-newer", Bytes::from_static(b"{\"v\":2,\"record\":{}}")),
         seed("refused-gc-epoch", codec::gc_epoch(26)),

@@ -30,6 +30,9 @@ pub struct NewTopic {
     pub name: TopicName,
     /// Its identity, drawn at random by the caller: the identity of the request too, so that a retry is recognised.
     pub id: TopicId,
+    /// What `buried` said before `id` was drawn, and with the same `id` always the same: no request makes a topic again that was made,
+    /// deleted and forgotten meanwhile (rule K6).
+    pub buried: Revision,
     /// Replicas wanted of each partition.
     pub replication_factor: u32,
     /// Settings that differ from the defaults.
@@ -52,7 +55,8 @@ pub enum CreateOutcome {
         id: TopicId,
     },
     /// Somebody else works on this topic, or a leader of the placements is gone, or the topic was taken back. What was written stands:
-    /// call again (with another id if this one has a tombstone), or `delete_topic`.
+    /// call again (with another id if this one has a tombstone, or if nothing is there of it and `buried` says otherwise than before), or
+    /// `delete_topic`.
     Conflict,
     /// The actor's session is gone. What was written stands, until the controller takes it back.
     Fenced,
@@ -122,6 +126,8 @@ impl Store {
                 Guard::absent(name_key.clone()),
                 Guard::absent(topic_key.clone()),
                 Guard::absent(tombstone_key),
+                // Nor is one of which the tombstone is gone: this request may arrive as late as it wants to (rule K5).
+                Guard::unmoved(self.keys.encode(&Key::Buried), topic.buried),
             ],
             writes: vec![Write::put(name_key.clone(), id.clone()), Write::put(topic_key, codec::value(&record))],
             proof: Some((name_key, id.into())),

@@ -215,6 +215,7 @@ async fn brokers_are_left_and_forgotten(store: &Store) {
     let topic = NewTopic {
         name: "held".parse().expect("a name"),
         id: TopicId(9),
+        buried: Revision::ABSENT,
         replication_factor: 1,
         config: std::collections::BTreeMap::new(),
         placements: vec![placement],

@@ -1,5 +1,6 @@
 //! The waist's suite over every implementation, and what the store of transitions promises.
 
+mod burial;
 mod conformance;
 mod control;
 mod embedded;

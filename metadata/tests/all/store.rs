@@ -95,7 +95,7 @@ impl Kv for Lossy {
     }
 }
 
-fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> Registration {
+pub(crate) fn registration(broker: u32, wal_gen: u64, disk_inc: u64, durable_lsn: u64) -> Registration {
     Registration {
         broker: BrokerId(broker),
         record: SessionRecord {
@@ -128,10 +128,11 @@ fn placement(session: &Session) -> Placement {
     Placement { replicas: vec![session.rid.broker], isr: vec![session.rid], leader: Some(leader(session)), min_isr: 1 }
 }
 
-fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic {
+pub(crate) fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic {
     NewTopic {
         name: name.parse().expect("valid"),
         id: TopicId(id),
+        buried: Revision::ABSENT,
         replication_factor: 1,
         config: BTreeMap::new(),
         placements: vec![placement(session); partitions],
@@ -145,7 +146,8 @@ pub(crate) async fn create(
     id: u128,
     partitions: usize,
 ) -> Versioned<TopicRecord> {
-    let created = store.create_topic(actor, &topic(name, id, partitions, actor)).await.expect("up");
+    let new = NewTopic { buried: store.buried().await.expect("up"), ..topic(name, id, partitions, actor) };
+    let created = store.create_topic(actor, &new).await.expect("up");
     assert!(matches!(created, CreateOutcome::Created { .. }), "{created:?}");
     store.topic(TopicId(id)).await.expect("up").expect("created")
 }
@@ -332,10 +334,10 @@ async fn creation_resumes_after_any_loss() {
 }
 
 /// Loses the transaction after `step` others.
-struct Stepped {
-    inner: Arc<Lossy>,
-    step: AtomicU32,
-    lose: u32,
+pub(crate) struct Stepped {
+    pub(crate) inner: Arc<Lossy>,
+    pub(crate) step: AtomicU32,
+    pub(crate) lose: u32,
 }
 
 impl Kv for Stepped {
@@ -432,7 +434,6 @@ async fn deletion_leaves_a_tombstone_and_drops() {
     assert_eq!(store.topic_id(&record.value.name).await, Ok(None), "the name is free at once");
     let created = store.create_topic(&other, &topic("t", 2, 1, &other)).await.expect("up");
     assert!(matches!(created, CreateOutcome::Created { .. }), "{created:?}");
-    assert_eq!(store.remove_tombstone(&other, TopicId(1), |_| true).await, Ok(None), "not before the topic is gone");
     committed(&store.resume_deletion(&other, TopicId(1)).await.expect("up"));
 
     let image = store.load().await.expect("up");
@@ -447,15 +448,6 @@ async fn deletion_leaves_a_tombstone_and_drops() {
     let late = store.create_topic(&session, &topic("t1", 1, 1, &session)).await;
     assert_eq!(late, Ok(CreateOutcome::Conflict));
     assert_eq!(store.topic_id(&"t1".parse().expect("valid")).await, Ok(None));
-
-    // Rule K6: the tombstone stands until every holder has purged or is retired.
-    assert_eq!(image.tombstones[&TopicId(1)].value.holders, [session.rid]);
-    assert_eq!(store.remove_tombstone(&other, TopicId(1), |_| false).await, Ok(None));
-    committed(&store.note_purged(&session, TopicId(1)).await.expect("up"));
-    committed(&store.note_purged(&session, TopicId(1)).await.expect("idempotent"));
-    let removed = store.remove_tombstone(&other, TopicId(1), |_| false).await.expect("up").expect("all purged");
-    committed(&removed);
-    assert_eq!(store.tombstone(TopicId(1)).await, Ok(None));
 }
 
 /// The record after `session` won an election.

@@ -521,7 +521,13 @@ impl Fetcher {
                     Ok(found) => {
                         let offset = found.unwrap_or(partition.next);
                         (partition.next, partition.epoch) = (offset, None);
-                        partition.state = State::Waiting { until: Instant::now(), stale: false };
+                        // Where the last one led out of range again, the next need not lead elsewhere.
+                        let pause = match partition.failures {
+                            0 => Duration::ZERO,
+                            failures => self.config.retry_backoff.pause(failures, rand::random()),
+                        };
+                        partition.failures += 1;
+                        partition.state = State::Waiting { until: Instant::now() + pause, stale: false };
                         self.tell(Event::Reset { partition: name, generation, offset });
                     }
                     Err(error) if error.retriable => self.retry(&name, error.retry_after),

@@ -113,9 +113,9 @@ pub(super) struct Member {
     beat: Option<BoxFuture<'static, Beaten>>,
     /// What has to be done before the next thing is said.
     work: Option<BoxFuture<'static, Work>>,
-    /// Of what is being looked up: what it may hold since before that began. What it was told to leave meanwhile, others may have read and
-    /// committed, even if it is told to take it again.
-    looking: BTreeSet<PartitionId>,
+    /// While `work` looks something up, of that: what it may hold since before that began. What it was told to leave meanwhile, others may
+    /// have read and committed, even if it is told to take it again.
+    looking: Option<BTreeSet<PartitionId>>,
     next_beat: Instant,
     /// When it is looked again for where partitions begin.
     next_look: Instant,
@@ -159,7 +159,7 @@ impl Member {
             names: BTreeMap::new(),
             beat: None,
             work: None,
-            looking: BTreeSet::new(),
+            looking: None,
             next_beat: now,
             next_look: now,
             interval: Duration::from_secs(3),
@@ -246,9 +246,9 @@ impl Member {
     /// Starts what brings what it owns closer to what it was told.
     fn reconcile(&mut self, now: Instant) {
         let give_up = self.membership.to_give_up();
-        if !give_up.is_empty() && !self.looking.is_empty() {
-            // Others wait for what it gives up, and a lookup may take as long as a partition has no leader.
-            (self.work, self.looking) = (None, BTreeSet::new());
+        if self.looking.as_ref().is_some_and(|looking| !give_up.is_empty() || looking.is_empty()) {
+            // Others wait for what it gives up, or nobody for what is found; and a lookup may take as long as a partition has no leader.
+            (self.work, self.looking) = (None, None);
         }
         if self.work.is_some() || self.membership.epoch() <= 0 {
             return;
@@ -278,7 +278,7 @@ impl Member {
                 isolation: self.parts.config.reader.isolation.on_the_wire(),
             };
             let identity = self.parts.committer.identity().clone();
-            self.looking.clone_from(&take);
+            self.looking = Some(take.clone());
             self.work = Some(asker.starts(identity, take).map(Work::Found).boxed());
         }
     }
@@ -290,7 +290,7 @@ impl Member {
                 self.names.retain(|id, _| !partitions.contains(id));
             }
             Work::Found(Starts { mut found, trouble }) => {
-                let looking = std::mem::take(&mut self.looking);
+                let looking = self.looking.take().unwrap_or_default();
                 found.retain(|start| looking.contains(&start.id));
                 if let Some(error) = trouble {
                     tracing::debug!(%error, "looking again for where partitions begin");
@@ -320,7 +320,9 @@ impl Member {
         match result {
             Ok(()) => {
                 (self.failures, self.unreleased_since) = (0, None);
-                self.looking.retain(|id| self.membership.is_told(id));
+                if let Some(looking) = &mut self.looking {
+                    looking.retain(|id| self.membership.is_told(id));
+                }
                 self.parts.committer.identify(self.membership.member(), self.membership.epoch());
                 self.next_beat = sent + self.interval;
             }
@@ -360,8 +362,7 @@ impl Member {
     /// All partitions are gone. It joins again.
     fn lose(&mut self) {
         // What is under way was said before, and whoever is asked to give partitions up hears that nobody waits for it.
-        (self.beat, self.work, self.session) = (None, None, None);
-        self.looking.clear();
+        (self.beat, self.work, self.looking, self.session) = (None, None, None, None);
         self.names.clear();
         self.membership.lose();
         // At once: the application may commit before it hears of it, and this member may have joined again by then.

@@ -162,6 +162,28 @@ async fn a_position_that_is_gone_is_an_error_unless_a_reset_is_asked_for() {
     assert_eq!(take(&mut beyond, 2).await, expected(0, 10, 12));
 }
 
+/// Where the offset that it is told is out of range as well, nothing is won by asking again at once.
+#[tokio::test]
+async fn a_reset_that_leads_out_of_range_again_waits_before_the_next() {
+    let broker = Scripted::start(2).await;
+    fill(&broker, 1, 0, 6);
+    // Partition 0 is empty, so its end is below this.
+    broker.delete_before(6);
+    let mut config = ConsumerConfig { offset_reset: OffsetReset::Latest, ..quick() };
+    (config.retry_backoff.first, config.retry_backoff.max) = (Duration::from_secs(3_600), Duration::from_secs(3_600));
+    let starts = [(0, StartAt::Offset(Offset(2))), (1, StartAt::Offset(Offset(6)))];
+    let mut consumer = consumer(&broker, config, &starts).await;
+    let tries = |broker: &Scripted| broker.subscribed().iter().filter(|one| one.offset < 6).count();
+    while tries(&broker) < 2 {
+        assert!(consumer.poll(Duration::from_millis(1)).await.expect("no error").is_empty());
+    }
+    for first in (6..46).step_by(2) {
+        fill(&broker, 1, first, first + 2);
+        assert_eq!(take(&mut consumer, 2).await, expected(1, first, first + 2), "the other goes on");
+    }
+    assert_eq!(tries(&broker), 2, "the first reset is followed at once");
+}
+
 #[tokio::test]
 async fn poll_gives_what_is_there_and_nothing_in_time() {
     let broker = Scripted::start(1).await;

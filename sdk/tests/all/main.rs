@@ -1,5 +1,6 @@
 //! The client against a scripted broker on a loopback port.
 
+mod connecting;
 mod consume;
 mod coordinator;
 mod members;

@@ -79,19 +79,36 @@ async fn a_partition_that_was_told_away_and_back_begins_where_the_group_is_by_th
     timeout(PATIENCE, test).await.expect("it gets there");
 }
 
-/// A partition without a leader holds up nobody who waits for another one.
+/// A partition without a leader holds up nobody who waits for another one, and whether it was told away with that or not.
 #[tokio::test]
 async fn a_partition_is_given_up_while_it_is_not_known_where_another_one_begins() {
+    for left in [&[1][..], &[]] {
+        let broker = Scripted::start(2).await;
+        fill(&broker, 0, 0, 2);
+        let test = async {
+            let (mut member, ()) = tokio::join!(Member::join(&broker), broker.coordination.tell(5, &[0]));
+            assert_eq!(member.first_of(0).await, 0);
+            broker.hold_lookups([1]);
+            broker.coordination.tell(6, &[0, 1]).await;
+            broker.lookup_waits().await;
+            broker.coordination.tell(7, left).await;
+            broker.coordination.hears(|beat| beat.epoch == 7 && beat.owned == Some(set(&[]))).await;
+        };
+        timeout(PATIENCE, test).await.unwrap_or_else(|_| panic!("it is given up, and {left:?} left"));
+    }
+}
+
+/// Nor does it hold up the member that it was told away from.
+#[tokio::test]
+async fn a_partition_is_read_although_one_that_was_told_away_has_no_leader() {
     let broker = Scripted::start(2).await;
     fill(&broker, 0, 0, 2);
+    broker.hold_lookups([1]);
     let test = async {
-        let (mut member, ()) = tokio::join!(Member::join(&broker), broker.coordination.tell(5, &[0]));
-        assert_eq!(member.first_of(0).await, 0);
-        broker.hold_lookups([1]);
-        broker.coordination.tell(6, &[0, 1]).await;
+        let (mut member, ()) = tokio::join!(Member::join(&broker), broker.coordination.tell(5, &[1]));
         broker.lookup_waits().await;
-        broker.coordination.tell(7, &[1]).await;
-        broker.coordination.hears(|beat| beat.epoch == 7 && beat.owned == Some(set(&[]))).await;
+        broker.coordination.tell(6, &[0]).await;
+        assert_eq!(member.first_of(0).await, 0);
     };
-    timeout(PATIENCE, test).await.expect("it is given up");
+    timeout(PATIENCE, test).await.expect("it reads");
 }

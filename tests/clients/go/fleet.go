@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -114,8 +113,7 @@ func (f *franz) readAll(ctx context.Context, came func(partition int32, offset i
 	for partition := range int32(fleetPartitions) {
 		from[partition] = kgo.NewOffset().AtStart()
 	}
-	seeds := kgo.SeedBrokers(strings.Split(f.bootstrap, ",")...)
-	reader, err := kgo.NewClient(seeds, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{fleetTopic: from}))
+	reader, err := kgo.NewClient(kgo.SeedBrokers(f.seeds...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{fleetTopic: from}))
 	if err != nil {
 		return err
 	}

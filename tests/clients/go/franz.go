@@ -13,15 +13,16 @@ import (
 
 // franz is franz-go.
 type franz struct {
-	bootstrap string
-	client    *kgo.Client
-	admin     *kadm.Client
+	seeds  []string
+	client *kgo.Client
+	admin  *kadm.Client
 	// balancing says who decides in a group, and how.
 	balancing []kgo.Opt
 }
 
 func newFranz(bootstrap, promise string) (*franz, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	seeds := strings.Split(bootstrap, ",")
+	client, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return nil, err
 	}
@@ -32,11 +33,11 @@ func newFranz(bootstrap, promise string) (*franz, error) {
 	case "cooperative":
 		balancing = []kgo.Opt{kgo.Balancers(kgo.CooperativeStickyBalancer())}
 	}
-	return &franz{bootstrap, client, kadm.NewClient(client), balancing}, nil
+	return &franz{seeds, client, kadm.NewClient(client), balancing}, nil
 }
 
 func (f *franz) create(ctx context.Context) error {
-	_, err := f.admin.CreateTopic(ctx, partitions, 1, nil, topic)
+	_, err := f.admin.CreateTopic(ctx, partitions, -1, nil, topic)
 	return err
 }
 
@@ -81,7 +82,7 @@ func (f *franz) join(seen *account, instance string) (member, error) {
 		options = append(options, kgo.InstanceID(instance))
 	}
 	client, err := kgo.NewClient(append(options,
-		kgo.SeedBrokers(f.bootstrap),
+		kgo.SeedBrokers(f.seeds...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

@@ -7,14 +7,18 @@ import (
 	"fmt"
 	"math/rand"
 	"reflect"
+	"slices"
 	"strings"
+	"time"
 )
 
 const (
 	firstTime = int64(1_700_000_000_000)
 	each      = 300
-	large     = 3 << 20
-	lookedAt  = "looked-after"
+	// spread is over how many partitions records are sent, one after the other.
+	spread   = 3
+	large    = 3 << 20
+	lookedAt = "looked-after"
 )
 
 var codecs = []string{"none", "gzip", "snappy", "lz4", "zstd"}
@@ -33,11 +37,12 @@ type header struct {
 
 // rounder is one of the two libraries, for what is sent and read and for what is looked after.
 type rounder interface {
-	make(ctx context.Context, topic string, settings map[string]string) error
+	make(ctx context.Context, topic string, partitions int32, settings map[string]string) error
 	send(ctx context.Context, topic, codec string, idempotent bool, sent []item) error
-	read(ctx context.Context, topic string, count int) ([]item, error)
-	// offsetAt gives the offset of the first record of partition 0 that is not before a time; -1 if there is none.
-	offsetAt(ctx context.Context, topic string, time int64) (int64, error)
+	// read gives so many records, by partition.
+	read(ctx context.Context, topic string, count int) ([spread][]item, error)
+	// offsetAt gives the offset of the first record of a partition that is not before a time; -1 if there is none.
+	offsetAt(ctx context.Context, topic string, partition int32, time int64) (int64, error)
 
 	// setting gives a value, and whether it is set on the topic.
 	setting(ctx context.Context, topic, name string) (string, bool, error)
@@ -45,7 +50,10 @@ type rounder interface {
 	alter(ctx context.Context, topic string, changes map[string]*string) error
 	replace(ctx context.Context, topic string, all map[string]*string) error
 	grow(ctx context.Context, topic string, partitions int) error
-	partitions(ctx context.Context, topic string) (int, error)
+	// leaders gives the leader of each partition.
+	leaders(ctx context.Context, topic string) ([]int32, error)
+	// nodes gives the brokers' ids.
+	nodes(ctx context.Context) ([]int32, error)
 	cut(ctx context.Context, topic string, before int64) error
 	earliest(ctx context.Context, topic string) (int64, error)
 	// elect and move give what the broker says of partition 0.
@@ -81,16 +89,23 @@ func roundTrip(ctx context.Context, client rounder, topic, codec string, idempot
 	must(client.send(ctx, topic, codec, idempotent, sent))
 	got, err := client.read(ctx, topic, len(sent))
 	must(err)
-	expect("records of "+topic, len(got), len(sent))
-	for number := range sent {
-		if !theSame(got[number], sent[number]) {
-			fail(fmt.Errorf("record %d of %s: got %v, wanted %v", number, topic, got[number], sent[number]))
-		}
+	var wanted [spread][]item
+	for number, item := range sent {
+		wanted[number%spread] = append(wanted[number%spread], item)
 	}
-	for _, at := range []struct{ after, offset int }{{len(sent) / 2, len(sent) / 2}, {len(sent), -1}} {
-		offset, err := client.offsetAt(ctx, topic, firstTime+int64(at.after))
-		must(err)
-		expect("offset by time", offset, int64(at.offset))
+	for partition := range wanted {
+		expect("records of "+topic, len(got[partition]), len(wanted[partition]))
+		for number, item := range wanted[partition] {
+			if found := got[partition][number]; !theSame(found, item) {
+				fail(fmt.Errorf("record %d of partition %d of %s: got %v, wanted %v", number, partition, topic, found, item))
+			}
+		}
+		for _, at := range []int64{firstTime + int64(len(sent)/2), firstTime + int64(len(sent))} {
+			offset, err := client.offsetAt(ctx, topic, int32(partition), at)
+			must(err)
+			first := slices.IndexFunc(wanted[partition], func(of item) bool { return of.time >= at })
+			expect("offset by time", offset, int64(first))
+		}
 	}
 }
 
@@ -103,14 +118,24 @@ func recordsHold(ctx context.Context, client rounder) {
 	for _, codec := range codecs {
 		for _, idempotent := range []bool{false, true} {
 			topic := fmt.Sprintf("%s-%v", codec, idempotent)
-			must(client.make(ctx, topic, nil))
+			must(client.make(ctx, topic, spread, nil))
 			roundTrip(ctx, client, topic, codec, idempotent, sent)
 		}
 	}
-	must(client.make(ctx, "large", map[string]string{"max.message.bytes": fmt.Sprint(2 * large)}))
+	must(client.make(ctx, "large", spread, map[string]string{"max.message.bytes": fmt.Sprint(2 * large)}))
 	value := make([]byte, large)
 	rand.New(rand.NewSource(7)).Read(value)
 	roundTrip(ctx, client, "large", "none", true, []item{{value: value, time: firstTime}})
+}
+
+// settles asks until it is so: brokers learn a little later of what another has done.
+func settles(what string, ask func() any, wanted any) {
+	deadline := time.Now().Add(patience)
+	got := ask()
+	for !reflect.DeepEqual(got, wanted) && time.Now().Before(deadline) {
+		got = ask()
+	}
+	expect(what, got, wanted)
 }
 
 func refused(what string, err error, wanted error) {
@@ -127,12 +152,14 @@ type refusals struct {
 // topics are made, altered, grown, cut and deleted.
 func topicsHold(ctx context.Context, client rounder, refusal refusals) {
 	setting := func(name, wanted string, wantedSet bool) {
-		value, set, err := client.setting(ctx, lookedAt, name)
-		must(err)
-		expect(name, fmt.Sprint(value, set), fmt.Sprint(wanted, wantedSet))
+		settles(name, func() any {
+			value, set, err := client.setting(ctx, lookedAt, name)
+			must(err)
+			return fmt.Sprint(value, set)
+		}, fmt.Sprint(wanted, wantedSet))
 	}
 	five, bad := "5000", "x"
-	must(client.make(ctx, lookedAt, map[string]string{"retention.ms": "1000"}))
+	must(client.make(ctx, lookedAt, 1, map[string]string{"retention.ms": "1000"}))
 	setting("retention.ms", "1000", true)
 	must(client.alter(ctx, lookedAt, map[string]*string{"retention.ms": nil, "segment.ms": &five}))
 	setting("retention.ms", "604800000", false)
@@ -142,13 +169,22 @@ func topicsHold(ctx context.Context, client rounder, refusal refusals) {
 	setting("retention.ms", five, true)
 	setting("segment.ms", "604800000", false)
 
-	must(client.grow(ctx, lookedAt, 3))
+	must(client.grow(ctx, lookedAt, spread))
 	refused("growing to less", client.grow(ctx, lookedAt, 2), refusal.invalidPartitions)
-	count, err := client.partitions(ctx, lookedAt)
+	var leaders []int32
+	settles("partitions", func() any {
+		var err error
+		leaders, err = client.leaders(ctx, lookedAt)
+		must(err)
+		return len(leaders)
+	}, spread)
+	brokers, err := client.nodes(ctx)
 	must(err)
-	expect("partitions", count, 3)
-	sent := make([]item, 0, 10)
-	for number := 0; number < 10; number++ {
+	slices.Sort(leaders)
+	slices.Sort(brokers)
+	expect("leaders", slices.Compact(leaders), brokers)
+	sent := make([]item, 0, 10*spread)
+	for number := 0; number < 10*spread; number++ {
 		sent = append(sent, some(number))
 	}
 	roundTrip(ctx, client, lookedAt, "none", true, sent)
@@ -165,9 +201,11 @@ func topicsHold(ctx context.Context, client rounder, refusal refusals) {
 	expect("moves", moves, 0)
 	held, err := client.onDisk(ctx, lookedAt)
 	must(err)
-	expect("on disk", held, 3)
+	expect("on disk", held, spread*len(brokers))
 	must(client.remove(ctx, lookedAt))
-	left, err := client.topics(ctx)
-	must(err)
-	expect("topics", len(left), 0)
+	settles("topics", func() any {
+		left, err := client.topics(ctx)
+		must(err)
+		return len(left)
+	}, 0)
 }

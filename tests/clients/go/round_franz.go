@@ -17,12 +17,12 @@ var franzRefusals = refusals{
 	invalidAssignment: kerr.InvalidReplicaAssignment,
 }
 
-func (f *franz) make(ctx context.Context, topic string, settings map[string]string) error {
+func (f *franz) make(ctx context.Context, topic string, partitions int32, settings map[string]string) error {
 	configs := map[string]*string{}
 	for name, value := range settings {
 		configs[name] = &value
 	}
-	_, err := f.admin.CreateTopic(ctx, 1, 1, configs, topic)
+	_, err := f.admin.CreateTopic(ctx, partitions, -1, configs, topic)
 	return err
 }
 
@@ -35,7 +35,7 @@ func (f *franz) send(ctx context.Context, topic, codec string, idempotent bool, 
 		"zstd":   kgo.ZstdCompression(),
 	}[codec]
 	options := []kgo.Opt{
-		kgo.SeedBrokers(f.bootstrap),
+		kgo.SeedBrokers(f.seeds...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(compression),
 		kgo.ProducerBatchMaxBytes(2 * large),
@@ -50,8 +50,8 @@ func (f *franz) send(ctx context.Context, topic, codec string, idempotent bool, 
 	}
 	defer client.Close()
 	records := make([]*kgo.Record, 0, len(sent))
-	for _, item := range sent {
-		record := &kgo.Record{Topic: topic, Key: item.key, Value: item.value, Timestamp: timeOf(item.time)}
+	for number, item := range sent {
+		record := &kgo.Record{Topic: topic, Partition: int32(number % spread), Key: item.key, Value: item.value, Timestamp: timeOf(item.time)}
 		for _, header := range item.headers {
 			record.Headers = append(record.Headers, kgo.RecordHeader{Key: header.key, Value: header.value})
 		}
@@ -60,40 +60,45 @@ func (f *franz) send(ctx context.Context, topic, codec string, idempotent bool, 
 	return client.ProduceSync(ctx, records...).FirstErr()
 }
 
-func (f *franz) read(ctx context.Context, topic string, count int) ([]item, error) {
+func (f *franz) read(ctx context.Context, topic string, count int) ([spread][]item, error) {
+	var got [spread][]item
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	start := map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}
-	client, err := kgo.NewClient(kgo.SeedBrokers(f.bootstrap), kgo.ConsumePartitions(start))
+	start := map[int32]kgo.Offset{}
+	for partition := range int32(spread) {
+		start[partition] = kgo.NewOffset().AtStart()
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(f.seeds...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: start}))
 	if err != nil {
-		return nil, err
+		return got, err
 	}
 	defer client.Close()
-	var got []item
-	for len(got) < count {
+	for came := 0; came < count; {
 		fetched := client.PollFetches(ctx)
 		if err := fetched.Err(); err != nil {
-			return nil, err
+			return got, err
 		}
+		came += fetched.NumRecords()
 		fetched.EachRecord(func(record *kgo.Record) {
 			found := item{key: record.Key, value: record.Value, time: record.Timestamp.UnixMilli()}
 			for _, each := range record.Headers {
 				found.headers = append(found.headers, header{each.Key, each.Value})
 			}
-			got = append(got, found)
+			got[record.Partition] = append(got[record.Partition], found)
 		})
 	}
 	return got, nil
 }
 
-func (f *franz) offsetAt(ctx context.Context, topic string, time int64) (int64, error) {
+func (f *franz) offsetAt(ctx context.Context, topic string, partition int32, time int64) (int64, error) {
 	// kadm gives the end where there is none: asked plainly.
-	partition := kmsg.NewListOffsetsRequestTopicPartition()
-	partition.Timestamp = time
+	place := kmsg.NewListOffsetsRequestTopicPartition()
+	place.Partition, place.Timestamp = partition, time
 	asked := kmsg.NewListOffsetsRequestTopic()
-	asked.Topic, asked.Partitions = topic, append(asked.Partitions, partition)
+	asked.Topic, asked.Partitions = topic, append(asked.Partitions, place)
 	request := kmsg.NewPtrListOffsetsRequest()
 	request.ReplicaID, request.Topics = -1, append(request.Topics, asked)
+	// To whoever leads the partition, which the client finds out.
 	answer, err := request.RequestWith(ctx, f.client)
 	if err != nil {
 		return 0, err
@@ -154,9 +159,18 @@ func (f *franz) grow(ctx context.Context, topic string, partitions int) error {
 	return answer[topic].Err
 }
 
-func (f *franz) partitions(ctx context.Context, topic string) (int, error) {
+func (f *franz) leaders(ctx context.Context, topic string) ([]int32, error) {
 	listed, err := f.admin.ListTopics(ctx, topic)
-	return len(listed[topic].Partitions), err
+	var leaders []int32
+	for _, partition := range listed[topic].Partitions {
+		leaders = append(leaders, partition.Leader)
+	}
+	return leaders, err
+}
+
+func (f *franz) nodes(ctx context.Context) ([]int32, error) {
+	listed, err := f.admin.ListBrokers(ctx)
+	return listed.NodeIDs(), err
 }
 
 func (f *franz) cut(ctx context.Context, topic string, before int64) error {

@@ -19,12 +19,12 @@ var saramaRefusals = refusals{
 
 func timeOf(millis int64) time.Time { return time.UnixMilli(millis) }
 
-func (s *saramaClient) make(_ context.Context, topic string, settings map[string]string) error {
+func (s *saramaClient) make(_ context.Context, topic string, partitions int32, settings map[string]string) error {
 	configs := map[string]*string{}
 	for name, value := range settings {
 		configs[name] = &value
 	}
-	return s.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1, ConfigEntries: configs}, false)
+	return s.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: -1, ConfigEntries: configs}, false)
 }
 
 // encoder tells what is null from what is empty.
@@ -54,8 +54,9 @@ func (s *saramaClient) send(_ context.Context, topic, codec string, idempotent b
 		return err
 	}
 	messages := make([]*sarama.ProducerMessage, 0, len(sent))
-	for _, item := range sent {
-		message := &sarama.ProducerMessage{Topic: topic, Key: encoder(item.key), Value: encoder(item.value), Timestamp: timeOf(item.time)}
+	for number, item := range sent {
+		message := &sarama.ProducerMessage{Topic: topic, Partition: int32(number % spread), Timestamp: timeOf(item.time)}
+		message.Key, message.Value = encoder(item.key), encoder(item.value)
 		for _, header := range item.headers {
 			message.Headers = append(message.Headers, sarama.RecordHeader{Key: []byte(header.key), Value: header.value})
 		}
@@ -64,49 +65,63 @@ func (s *saramaClient) send(_ context.Context, topic, codec string, idempotent b
 	return errors.Join(producer.SendMessages(messages), producer.Close())
 }
 
-func (s *saramaClient) read(_ context.Context, topic string, count int) ([]item, error) {
+func (s *saramaClient) read(_ context.Context, topic string, count int) ([spread][]item, error) {
+	var got [spread][]item
 	consumer, err := sarama.NewConsumer(s.brokers, s.config)
 	if err != nil {
-		return nil, err
+		return got, err
 	}
 	defer consumer.Close()
-	partition, err := consumer.ConsumePartition(topic, 0, sarama.OffsetOldest)
-	if err != nil {
-		return nil, err
+	messages := make(chan *sarama.ConsumerMessage)
+	done := make(chan struct{})
+	defer close(done)
+	for partition := range int32(spread) {
+		of, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
+		if err != nil {
+			return got, err
+		}
+		defer of.Close()
+		go func() {
+			for message := range of.Messages() {
+				select {
+				case messages <- message:
+				case <-done:
+					return
+				}
+			}
+		}()
 	}
-	defer partition.Close()
 	late := time.After(patience)
-	var got []item
-	for len(got) < count {
+	for came := 0; came < count; came++ {
 		select {
-		case message := <-partition.Messages():
+		case message := <-messages:
 			found := item{key: message.Key, value: message.Value, time: message.Timestamp.UnixMilli()}
 			for _, each := range message.Headers {
 				found.headers = append(found.headers, header{string(each.Key), each.Value})
 			}
-			got = append(got, found)
+			got[message.Partition] = append(got[message.Partition], found)
 		case <-late:
-			return nil, fmt.Errorf("%s: only %d of %d records came", topic, len(got), count)
+			return got, fmt.Errorf("%s: only %d of %d records came", topic, came, count)
 		}
 	}
 	return got, nil
 }
 
-func (s *saramaClient) offset(topic string, time int64) (int64, error) {
+func (s *saramaClient) offset(topic string, partition int32, time int64) (int64, error) {
 	client, err := sarama.NewClient(s.brokers, s.config)
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	return client.GetOffset(topic, 0, time)
+	return client.GetOffset(topic, partition, time)
 }
 
-func (s *saramaClient) offsetAt(_ context.Context, topic string, time int64) (int64, error) {
-	return s.offset(topic, time)
+func (s *saramaClient) offsetAt(_ context.Context, topic string, partition int32, time int64) (int64, error) {
+	return s.offset(topic, partition, time)
 }
 
 func (s *saramaClient) earliest(_ context.Context, topic string) (int64, error) {
-	return s.offset(topic, sarama.OffsetOldest)
+	return s.offset(topic, 0, sarama.OffsetOldest)
 }
 
 func (s *saramaClient) setting(_ context.Context, topic, name string) (string, bool, error) {
@@ -137,12 +152,25 @@ func (s *saramaClient) grow(_ context.Context, topic string, partitions int) err
 	return s.admin.CreatePartitions(topic, int32(partitions), nil, false)
 }
 
-func (s *saramaClient) partitions(_ context.Context, topic string) (int, error) {
+func (s *saramaClient) leaders(_ context.Context, topic string) ([]int32, error) {
 	described, err := s.admin.DescribeTopics([]string{topic})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return len(described[0].Partitions), nil
+	var leaders []int32
+	for _, partition := range described[0].Partitions {
+		leaders = append(leaders, partition.Leader)
+	}
+	return leaders, nil
+}
+
+func (s *saramaClient) nodes(context.Context) ([]int32, error) {
+	found, _, err := s.admin.DescribeCluster()
+	ids := make([]int32, 0, len(found))
+	for _, broker := range found {
+		ids = append(ids, broker.ID())
+	}
+	return ids, err
 }
 
 func (s *saramaClient) cut(_ context.Context, topic string, before int64) error {
@@ -166,14 +194,10 @@ func (s *saramaClient) moving(_ context.Context, topic string) (int, error) {
 	return len(answer[topic]), err
 }
 
-func (s *saramaClient) onDisk(_ context.Context, topic string) (int, error) {
-	brokers, _, err := s.admin.DescribeCluster()
+func (s *saramaClient) onDisk(ctx context.Context, topic string) (int, error) {
+	ids, err := s.nodes(ctx)
 	if err != nil {
 		return 0, err
-	}
-	ids := make([]int32, 0, len(brokers))
-	for _, broker := range brokers {
-		ids = append(ids, broker.ID())
 	}
 	described, err := s.admin.DescribeLogDirs(ids)
 	count := 0

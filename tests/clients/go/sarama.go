@@ -29,6 +29,8 @@ func newSarama(bootstrap, promise string) (*saramaClient, error) {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
+	// Its end, and a question on the same connection, wait for a fetch that waits for records.
+	config.Consumer.MaxWaitTime = 50 * time.Millisecond
 	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
 	if promise == "cooperative" {
 		strategy := sarama.NewBalanceStrategyCooperativeSticky()
@@ -43,7 +45,7 @@ func newSarama(bootstrap, promise string) (*saramaClient, error) {
 }
 
 func (s *saramaClient) create(context.Context) error {
-	return s.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+	return s.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: -1}, false)
 }
 
 func (s *saramaClient) produce(_ context.Context, from, to int) error {

@@ -13,10 +13,10 @@ import (
 
 const rounds = 6
 
-// transactional is a producer with a transactional id. It writes to one partition.
+// transactional is a producer with a transactional id.
 type transactional interface {
 	begin() error
-	send(ctx context.Context, value string) error
+	send(ctx context.Context, partition int32, value string) error
 	// offset has the group commit an offset of partition 0 in the transaction.
 	offset(ctx context.Context, offset int64) error
 	end(ctx context.Context, commits bool) error
@@ -24,8 +24,8 @@ type transactional interface {
 
 type transactor interface {
 	transactional(ctx context.Context) (transactional, error)
-	// committedValues reads values of committed transactions up to the last.
-	committedValues(ctx context.Context, last string) ([]string, error)
+	// committedValues reads values of committed transactions by partition, up to the last of each.
+	committedValues(ctx context.Context, last string) ([partitions][]string, error)
 }
 
 func transactionsHold(ctx context.Context, client interface {
@@ -35,34 +35,37 @@ func transactionsHold(ctx context.Context, client interface {
 	must(client.create(ctx))
 	older, err := client.transactional(ctx)
 	must(err)
-	var committed []string
+	var committed [partitions][]string
 	for round := range rounds {
 		commits := round%3 != 1
 		must(older.begin())
-		for record := range 5 {
-			value := fmt.Sprintf("%d-%d", round, record)
-			must(older.send(ctx, value))
+		for partition := range committed {
+			value := fmt.Sprintf("%d-%d", round, partition)
+			must(older.send(ctx, int32(partition), value))
 			if commits {
-				committed = append(committed, value)
+				committed[partition] = append(committed[partition], value)
 			}
 		}
 		must(older.offset(ctx, int64(round+1)))
 		must(older.end(ctx, commits))
 	}
 	must(older.begin())
-	must(older.send(ctx, "of the older"))
+	must(older.send(ctx, 0, "of the older"))
 	must(older.offset(ctx, 77))
 	newer, err := client.transactional(ctx)
 	must(err)
 	must(newer.begin())
-	must(newer.send(ctx, "last"))
+	for partition := range committed {
+		must(newer.send(ctx, int32(partition), "last"))
+		committed[partition] = append(committed[partition], "last")
+	}
 	must(newer.end(ctx, true))
 	if older.end(ctx, true) == nil {
 		fail(errors.New("the older producer committed"))
 	}
 	seen, err := client.committedValues(ctx, "last")
 	must(err)
-	expect("read_committed", seen, append(committed, "last"))
+	expect("read_committed", seen, committed)
 	offsets, err := client.committed(ctx)
 	must(err)
 	expect("offsets", offsets, map[int32]int64{0: rounds})
@@ -72,7 +75,7 @@ type franzTransactional struct{ client *kgo.Client }
 
 func (f *franz) transactional(ctx context.Context) (transactional, error) {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(f.bootstrap), kgo.TransactionalID("writer"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		kgo.SeedBrokers(f.seeds...), kgo.TransactionalID("writer"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +86,8 @@ func (f *franz) transactional(ctx context.Context) (transactional, error) {
 
 func (t *franzTransactional) begin() error { return t.client.BeginTransaction() }
 
-func (t *franzTransactional) send(ctx context.Context, value string) error {
-	return t.client.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr()
+func (t *franzTransactional) send(ctx context.Context, partition int32, value string) error {
+	return t.client.ProduceSync(ctx, &kgo.Record{Topic: topic, Partition: partition, Value: []byte(value)}).FirstErr()
 }
 
 func (t *franzTransactional) offset(ctx context.Context, offset int64) error {
@@ -120,23 +123,33 @@ func (t *franzTransactional) end(ctx context.Context, commits bool) error {
 	return t.client.EndTransaction(ctx, kgo.TransactionEndTry(commits))
 }
 
-func (f *franz) committedValues(ctx context.Context, last string) ([]string, error) {
-	from := map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}
+func (f *franz) committedValues(ctx context.Context, last string) ([partitions][]string, error) {
+	var values [partitions][]string
+	from := map[int32]kgo.Offset{}
+	for partition := range int32(partitions) {
+		from[partition] = kgo.NewOffset().AtStart()
+	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(f.bootstrap), kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+		kgo.SeedBrokers(f.seeds...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
-		return nil, err
+		return values, err
 	}
 	defer client.Close()
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	var values []string
-	for len(values) == 0 || values[len(values)-1] != last {
+	for ended := 0; ended < partitions; {
 		fetches := client.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			return nil, err
+			return values, err
 		}
-		fetches.EachRecord(func(record *kgo.Record) { values = append(values, string(record.Value)) })
+		fetches.EachRecord(func(record *kgo.Record) {
+			value := string(record.Value)
+			values[record.Partition] = append(values[record.Partition], value)
+			if value == last {
+				ended++
+			}
+		})
 	}
 	return values, nil
 }
@@ -155,8 +168,9 @@ func (s *saramaClient) transactional(context.Context) (transactional, error) {
 
 func (t *saramaTransactional) begin() error { return t.producer.BeginTxn() }
 
-func (t *saramaTransactional) send(_ context.Context, value string) error {
-	_, _, err := t.producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(value)})
+func (t *saramaTransactional) send(_ context.Context, partition int32, value string) error {
+	message := sarama.ProducerMessage{Topic: topic, Partition: partition, Value: sarama.StringEncoder(value)}
+	_, _, err := t.producer.SendMessage(&message)
 	return err
 }
 
@@ -172,28 +186,31 @@ func (t *saramaTransactional) end(_ context.Context, commits bool) error {
 	return t.producer.AbortTxn()
 }
 
-func (s *saramaClient) committedValues(ctx context.Context, last string) ([]string, error) {
+func (s *saramaClient) committedValues(ctx context.Context, last string) ([partitions][]string, error) {
+	var values [partitions][]string
 	config := *s.config
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	consumer, err := sarama.NewConsumer(s.brokers, &config)
 	if err != nil {
-		return nil, err
+		return values, err
 	}
 	defer consumer.Close()
-	partition, err := consumer.ConsumePartition(topic, 0, sarama.OffsetOldest)
-	if err != nil {
-		return nil, err
-	}
-	defer partition.Close()
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	var values []string
-	for len(values) == 0 || values[len(values)-1] != last {
-		select {
-		case message := <-partition.Messages():
-			values = append(values, string(message.Value))
-		case <-ctx.Done():
-			return nil, fmt.Errorf("only %q came", values)
+	// One after the other: each goes to its own leader.
+	for number := range values {
+		partition, err := consumer.ConsumePartition(topic, int32(number), sarama.OffsetOldest)
+		if err != nil {
+			return values, err
+		}
+		defer partition.Close()
+		for len(values[number]) == 0 || values[number][len(values[number])-1] != last {
+			select {
+			case message := <-partition.Messages():
+				values[number] = append(values[number], string(message.Value))
+			case <-ctx.Done():
+				return values, fmt.Errorf("only %q came", values)
+			}
 		}
 	}
 	return values, nil

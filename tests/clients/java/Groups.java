@@ -61,7 +61,7 @@ public class Groups {
     }
 
     static void create(Admin admin, String topic) throws Exception {
-        done(admin.createTopics(List.of(new NewTopic(topic, PARTITIONS, (short) 1))).all());
+        done(admin.createTopics(List.of(new NewTopic(topic, PARTITIONS, (short) -1))).all());
     }
 
     static void produce(String topic, int from, int to) throws Exception {

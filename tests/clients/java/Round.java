@@ -6,6 +6,8 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -16,6 +18,8 @@ import java.util.TreeSet;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.AlterConfigOp.OpType;
@@ -29,11 +33,13 @@ import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.KafkaFuture;
+import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -41,6 +47,7 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 
 public class Round {
     static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
+    static final int PARTITIONS = 3;
     static final int RECORDS = 300;
     static final long FIRST_TIME = 1_700_000_000_000L;
     static final int LARGE = 3 << 20;
@@ -52,6 +59,20 @@ public class Round {
         if (!got.equals(wanted)) {
             throw new AssertionError(what + ": got " + got + ", wanted " + wanted);
         }
+    }
+
+    interface Question {
+        Object ask() throws Exception;
+    }
+
+    /** Asks until it is so: brokers learn a little later of what another has done. */
+    static void settles(String what, Question question, Object wanted) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(TIMEOUT_S);
+        Object got = question.ask();
+        while (!got.equals(wanted) && System.nanoTime() < deadline) {
+            got = question.ask();
+        }
+        expect(what, got, wanted);
     }
 
     static <T> T done(Future<T> future) throws Exception {
@@ -87,13 +108,17 @@ public class Round {
         byte[] value = new byte[][] {full, {}, null}[number % 7 != 0 ? 0 : number / 7 % 3];
         List<Header> headers = number % 5 != 0 ? List.of() : List.of(
             new RecordHeader("h", bytes("1")), new RecordHeader("h", (byte[]) null), new RecordHeader("", new byte[0]));
-        return new ProducerRecord<>(topic, 0, FIRST_TIME + number, key, value, headers);
+        return new ProducerRecord<>(topic, number % PARTITIONS, FIRST_TIME + number, key, value, headers);
     }
 
     static String shown(byte[] key, byte[] value, long time, Iterable<Header> headers) {
         StringBuilder shown = new StringBuilder(Arrays.toString(key)).append(Arrays.hashCode(value)).append(value == null).append(time);
         headers.forEach(header -> shown.append(header.key()).append(Arrays.toString(header.value())));
         return shown.toString();
+    }
+
+    static Set<TopicPartition> partitions(String topic) {
+        return IntStream.range(0, PARTITIONS).mapToObj(partition -> new TopicPartition(topic, partition)).collect(Collectors.toSet());
     }
 
     static void roundTrip(String topic, List<ProducerRecord<byte[], byte[]>> sent, String... more) throws Exception {
@@ -105,30 +130,42 @@ public class Round {
             var deliveries = new ArrayList<Future<RecordMetadata>>();
             sent.forEach(record -> deliveries.add(producer.send(record)));
             for (int number = 0; number < sent.size(); number++) {
-                expect("offset", done(deliveries.get(number)).offset(), (long) number);
+                expect("offset", done(deliveries.get(number)).offset(), (long) number / PARTITIONS);
             }
         }
         String deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer";
-        Properties reading = config("key.deserializer", deserializer, "value.deserializer", deserializer, "auto.offset.reset", "earliest");
+        Properties reading = config("key.deserializer", deserializer, "value.deserializer", deserializer, "auto.offset.reset", "earliest",
+            // A question on the same connection waits behind a fetch that waits for records.
+            "fetch.max.wait.ms", "20");
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(reading)) {
-            TopicPartition partition = new TopicPartition(topic, 0);
-            consumer.assign(Set.of(partition));
-            var got = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+            consumer.assign(partitions(topic));
+            var got = new HashMap<Integer, List<ConsumerRecord<byte[], byte[]>>>();
+            partitions(topic).forEach(partition -> got.put(partition.partition(), new ArrayList<>()));
+            int came = 0;
             long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(TIMEOUT_S);
-            while (got.size() < sent.size() && System.nanoTime() < deadline) {
-                consumer.poll(Duration.ofMillis(200)).forEach(got::add);
+            while (came < sent.size() && System.nanoTime() < deadline) {
+                for (var record : consumer.poll(Duration.ofMillis(200))) {
+                    got.get(record.partition()).add(record);
+                    came++;
+                }
             }
-            expect("records of " + topic, got.size(), sent.size());
+            expect("records of " + topic, came, sent.size());
             for (int number = 0; number < sent.size(); number++) {
                 var wanted = sent.get(number);
-                var found = got.get(number);
+                var found = got.get(wanted.partition()).get(number / PARTITIONS);
                 expect("record " + number + " of " + topic,
                     shown(found.key(), found.value(), found.timestamp(), found.headers()),
                     shown(wanted.key(), wanted.value(), wanted.timestamp(), wanted.headers()));
             }
-            long middle = sent.size() / 2;
-            expect("by time", consumer.offsetsForTimes(Map.of(partition, FIRST_TIME + middle)).get(partition).offset(), middle);
-            expect("late", Optional.ofNullable(consumer.offsetsForTimes(Map.of(partition, FIRST_TIME + sent.size())).get(partition)), Optional.empty());
+            for (TopicPartition partition : partitions(topic)) {
+                var here = got.get(partition.partition());
+                for (long time : List.of(FIRST_TIME + sent.size() / 2, FIRST_TIME + sent.size())) {
+                    long first = here.stream().takeWhile(record -> record.timestamp() < time).count();
+                    var wanted = first < here.size() ? Optional.of(first) : Optional.empty();
+                    var found = Optional.ofNullable(consumer.offsetsForTimes(Map.of(partition, time)).get(partition));
+                    expect("by time", found.map(OffsetAndTimestamp::offset), wanted);
+                }
+            }
         }
     }
 
@@ -137,7 +174,7 @@ public class Round {
             for (String codec : CODECS) {
                 for (String idempotent : List.of("false", "true")) {
                     String topic = codec + "-" + idempotent;
-                    done(admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all());
+                    done(admin.createTopics(List.of(new NewTopic(topic, PARTITIONS, (short) -1))).all());
                     var sent = new ArrayList<ProducerRecord<byte[], byte[]>>();
                     for (int number = 0; number < RECORDS; number++) {
                         sent.add(some(topic, number));
@@ -145,7 +182,7 @@ public class Round {
                     roundTrip(topic, sent, "compression.type", codec, "enable.idempotence", idempotent, "linger.ms", "5");
                 }
             }
-            NewTopic large = new NewTopic("large", 1, (short) 1).configs(Map.of("max.message.bytes", Integer.toString(2 * LARGE)));
+            NewTopic large = new NewTopic("large", PARTITIONS, (short) -1).configs(Map.of("max.message.bytes", Integer.toString(2 * LARGE)));
             done(admin.createTopics(List.of(large)).all());
         }
         byte[] value = new byte[LARGE];
@@ -166,6 +203,7 @@ public class Round {
 
     static void configs(Admin admin, String topic) throws Exception {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        settles("set", () -> described(admin, resource).get("retention.ms").value(), "1000");
         ConfigEntry set = described(admin, resource).get("retention.ms");
         expect("value", set.value() + set.source() + set.type() + set.isReadOnly(), "1000DYNAMIC_TOPIC_CONFIGLONGfalse");
         var synonyms = new ArrayList<String>();
@@ -174,10 +212,10 @@ public class Round {
         expect("documented", set.documentation().isEmpty(), false);
         done(alter(admin, resource, "retention.ms", OpType.DELETE, null));
         done(alter(admin, resource, "cleanup.policy", OpType.APPEND, "compact"));
-        expect("appended", described(admin, resource).get("cleanup.policy").value(), "delete,compact");
+        settles("appended", () -> described(admin, resource).get("cleanup.policy").value(), "delete,compact");
         done(alter(admin, resource, "cleanup.policy", OpType.SUBTRACT, "compact"));
+        settles("subtracted", () -> described(admin, resource).get("cleanup.policy").value(), "delete");
         Config now = described(admin, resource);
-        expect("subtracted", now.get("cleanup.policy").value(), "delete");
         expect("unset", now.get("retention.ms").value() + now.get("retention.ms").isDefault(), "604800000true");
         expect("bad value", refusal(alter(admin, resource, "segment.ms", OpType.SET, "x")), "InvalidConfigurationException");
         ConfigResource absent = new ConfigResource(ConfigResource.Type.TOPIC, "absent");
@@ -192,15 +230,18 @@ public class Round {
     static void topics() throws Exception {
         String topic = "looked-after";
         try (Admin admin = Admin.create(config())) {
-            var made = admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1).configs(Map.of("retention.ms", "1000"))));
-            expect("made", done(made.numPartitions(topic)) + " " + done(made.replicationFactor(topic)), "1 1");
+            var brokers = done(admin.describeCluster().nodes()).stream().map(Node::id).collect(Collectors.toCollection(TreeSet::new));
+            var made = admin.createTopics(List.of(new NewTopic(topic, 1, (short) -1).configs(Map.of("retention.ms", "1000"))));
+            expect("made", done(made.numPartitions(topic)) + " " + done(made.replicationFactor(topic)), "1 " + brokers.size());
             expect("made with", done(made.config(topic)).get("retention.ms").value(), "1000");
             configs(admin, topic);
-            done(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all());
-            expect("same", refusal(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all()), "InvalidPartitionsException");
-            expect("grown", done(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size(), 3);
+            done(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(PARTITIONS))).all());
+            expect("same", refusal(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(PARTITIONS))).all()), "InvalidPartitionsException");
+            settles("grown", () -> done(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size(), PARTITIONS);
+            var grown = done(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions();
+            expect("leaders", grown.stream().map(partition -> partition.leader().id()).collect(Collectors.toCollection(TreeSet::new)), brokers);
             var sent = new ArrayList<ProducerRecord<byte[], byte[]>>();
-            for (int number = 0; number < 10; number++) {
+            for (int number = 0; number < 10 * PARTITIONS; number++) {
                 sent.add(some(topic, number));
             }
             roundTrip(topic, sent);
@@ -213,20 +254,20 @@ public class Round {
             var elected = done(admin.electLeaders(ElectionType.PREFERRED, Set.of(first)).partitions());
             expect("election", elected.get(first).get().getClass().getSimpleName(), "ElectionNotNeededException");
             expect("elections", done(admin.electLeaders(ElectionType.PREFERRED, null).partitions()).size(), 0);
-            int broker = done(admin.describeCluster().nodes()).iterator().next().id();
-            var stays = Optional.of(new NewPartitionReassignment(List.of(broker)));
+            var stays = Optional.of(new NewPartitionReassignment(grown.get(0).replicas().stream().map(Node::id).collect(Collectors.toList())));
             done(admin.alterPartitionReassignments(Map.of(first, stays)).all());
             var away = Optional.of(new NewPartitionReassignment(List.of(77)));
             expect("away", refusal(admin.alterPartitionReassignments(Map.of(first, away)).all()), "InvalidReplicaAssignmentException");
             expect("given up", refusal(admin.alterPartitionReassignments(Map.of(first, Optional.empty())).all()), "NoReassignmentInProgressException");
             expect("moves", done(admin.listPartitionReassignments().reassignments()).size(), 0);
-            var dirs = done(admin.describeLogDirs(List.of(broker)).allDescriptions()).get(broker);
-            var held = new TreeSet<Integer>();
-            dirs.values().forEach(dir -> dir.replicaInfos().keySet().forEach(partition -> held.add(partition.partition())));
-            expect("on disk", held, new TreeSet<>(Set.of(0, 1, 2)));
-            dirs.values().forEach(dir -> expect("disk", dir.totalBytes().isPresent() && dir.usableBytes().isPresent(), true));
+            for (var dirs : done(admin.describeLogDirs(brokers).allDescriptions()).values()) {
+                var held = new HashSet<TopicPartition>();
+                dirs.values().forEach(dir -> held.addAll(dir.replicaInfos().keySet()));
+                expect("on disk", held, partitions(topic));
+                dirs.values().forEach(dir -> expect("disk", dir.totalBytes().isPresent() && dir.usableBytes().isPresent(), true));
+            }
             done(admin.deleteTopics(List.of(topic)).all());
-            expect("topics", done(admin.listTopics().names()), Set.of());
+            settles("topics", () -> done(admin.listTopics().names()), Set.of());
         }
     }
 

@@ -1,6 +1,6 @@
 // Transactions with the Java client, which has transactions V2 (KIP-890): commit, abort, offsets inside, fencing, and what operators do.
 //
-// java -cp JARS Transactions.java --bootstrap HOST:PORT[,...]. Ends 0 only if every check held.
+// java -cp JARS Transactions.java BOOTSTRAP. Ends 0 only if every check held.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -27,6 +27,7 @@ public class Transactions {
     static final String TOPIC = "java";
     static final String GROUP = "java-group";
     static final TopicPartition PLACE = new TopicPartition(TOPIC, 0);
+    static final int PARTITIONS = 3;
     static final int ROUNDS = 6;
     static String bootstrap;
 
@@ -57,23 +58,35 @@ public class Transactions {
         return new KafkaConsumer<>(properties, new StringDeserializer(), new StringDeserializer());
     }
 
-    /** Every value up to the end that the isolation has. */
-    static List<String> read(String isolation) {
-        List<String> values = new ArrayList<>();
+    static List<List<String>> none() {
+        List<List<String>> values = new ArrayList<>();
+        for (int partition = 0; partition < PARTITIONS; partition++) {
+            values.add(new ArrayList<>());
+        }
+        return values;
+    }
+
+    /** Every value up to the end that the isolation has, by partition. */
+    static List<List<String>> read(String isolation) {
+        List<List<String>> values = none();
+        List<TopicPartition> places = new ArrayList<>();
+        for (int partition = 0; partition < PARTITIONS; partition++) {
+            places.add(new TopicPartition(TOPIC, partition));
+        }
         try (KafkaConsumer<String, String> consumer = consumer(isolation)) {
-            consumer.assign(List.of(PLACE));
-            consumer.seekToBeginning(List.of(PLACE));
-            long end = consumer.endOffsets(List.of(PLACE)).get(PLACE);
-            while (consumer.position(PLACE) < end) {
-                consumer.poll(Duration.ofMillis(100)).forEach(record -> values.add(record.value()));
+            consumer.assign(places);
+            consumer.seekToBeginning(places);
+            Map<TopicPartition, Long> ends = consumer.endOffsets(places);
+            while (places.stream().anyMatch(place -> consumer.position(place) < ends.get(place))) {
+                consumer.poll(Duration.ofMillis(100)).forEach(record -> values.get(record.partition()).add(record.value()));
             }
         }
         return values;
     }
 
     static void rounds(Admin admin) throws Exception {
-        List<String> all = new ArrayList<>();
-        List<String> committed = new ArrayList<>();
+        List<List<String>> all = none();
+        List<List<String>> committed = none();
         try (KafkaProducer<String, String> producer = producer("rounds");
                 KafkaConsumer<String, String> member = consumer("read_committed")) {
             for (int round = 0; round < ROUNDS; round++) {
@@ -81,10 +94,11 @@ public class Transactions {
                 producer.beginTransaction();
                 for (int record = 0; record < 5; record++) {
                     String value = round + "-" + record;
-                    producer.send(new ProducerRecord<>(TOPIC, 0, null, value));
-                    all.add(value);
+                    int partition = record % PARTITIONS;
+                    producer.send(new ProducerRecord<>(TOPIC, partition, null, value));
+                    all.get(partition).add(value);
                     if (!aborts) {
-                        committed.add(value);
+                        committed.get(partition).add(value);
                     }
                 }
                 Map<TopicPartition, OffsetAndMetadata> offsets = Map.of(PLACE, new OffsetAndMetadata(round + 1));
@@ -128,7 +142,7 @@ public class Transactions {
             older.close(Duration.ZERO);
         }
         newer.close();
-        List<String> seen = read("read_committed");
+        List<String> seen = read("read_committed").get(0);
         expect("after the fence", seen.get(seen.size() - 1), "of the newer");
         expect("of the older", seen.contains("of the older"), false);
     }
@@ -161,9 +175,9 @@ public class Transactions {
     }
 
     public static void main(String[] arguments) throws Exception {
-        bootstrap = arguments[1];
+        bootstrap = arguments[0];
         try (Admin admin = Admin.create(properties(Map.of()))) {
-            admin.createTopics(List.of(new NewTopic(TOPIC, 1, (short) -1))).all().get();
+            admin.createTopics(List.of(new NewTopic(TOPIC, PARTITIONS, (short) -1))).all().get();
             rounds(admin);
             fence();
             hanging(admin);

@@ -9,7 +9,7 @@ const RECORDS = 400
 const TIMEOUT_MS = 60000
 const TOPIC = 'shared'
 
-const kafka = new Kafka({ clientId: 'app', brokers: [process.argv[2]], logLevel: logLevel.ERROR })
+const kafka = new Kafka({ clientId: 'app', brokers: process.argv[2].split(','), logLevel: logLevel.ERROR })
 
 const expect = (what, got, wanted) => {
   const [g, w] = [JSON.stringify(got), JSON.stringify(wanted)]
@@ -40,7 +40,8 @@ const watch = new Watch()
 
 const join = async () => {
   const member = { owned: [], read: [], next: {} }
-  member.consumer = kafka.consumer({ groupId: 'members', sessionTimeout: 10000, heartbeatInterval: 500 })
+  // Its end waits for a fetch that waits for records.
+  member.consumer = kafka.consumer({ groupId: 'members', sessionTimeout: 10000, heartbeatInterval: 500, maxWaitTimeInMs: 50 })
   member.consumer.on(member.consumer.events.GROUP_JOIN, ({ payload }) => {
     member.owned = payload.memberAssignment[TOPIC] || []
     watch.changed()

@@ -6,16 +6,25 @@ const { CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafk
 const { randomBytes } = require('crypto')
 require('./codecs')
 
+const PARTITIONS = 3
 const RECORDS = 300
 const FIRST_TIME = 1700000000000
 const LARGE = 3 << 20
 const TIMEOUT_MS = 60000
 
-const kafka = new Kafka({ clientId: 'app', brokers: [process.argv[2]], logLevel: logLevel.NOTHING })
+const kafka = new Kafka({ clientId: 'app', brokers: process.argv[2].split(','), logLevel: logLevel.NOTHING })
 
 const expect = (what, got, wanted) => {
   const [g, w] = [JSON.stringify(got), JSON.stringify(wanted)]
   if (g !== w) throw new Error(`${what}: got ${g}, wanted ${w}`)
+}
+
+// Asks until it is so: brokers learn a little later of what another has done.
+const settles = async (what, ask, wanted) => {
+  const late = Date.now() + TIMEOUT_MS
+  let got = await ask()
+  while (JSON.stringify(got) !== JSON.stringify(wanted) && Date.now() < late) got = await ask()
+  expect(what, got, wanted)
 }
 
 const refused = async (what, asked, wanted) => {
@@ -25,7 +34,7 @@ const refused = async (what, asked, wanted) => {
 
 // A record by its number: null and empty keys, values and headers are among them.
 const some = number => ({
-  partition: 0,
+  partition: number % PARTITIONS,
   key: [null, Buffer.alloc(0), Buffer.from(`key-${number}`)][number % 3],
   value: [Buffer.from(`value ${number} `.repeat(20)), Buffer.alloc(0), null][number % 7 ? 0 : (number / 7) % 3],
   timestamp: `${FIRST_TIME + number}`,
@@ -38,20 +47,28 @@ const shown = ({ key, value, timestamp, headers }) => {
   return [hex(key), hex(value), timestamp, all]
 }
 
-const roundTrip = async (admin, topic, sent, { compression, idempotent }) => {
+const send = async (topic, sent, { compression, idempotent }) => {
   const producer = kafka.producer({ idempotent })
   await producer.connect()
   await producer.send({ topic, acks: -1, compression, messages: sent })
   await producer.disconnect()
-  const consumer = kafka.consumer({ groupId: `of-${topic}`, maxBytesPerPartition: 2 * LARGE, maxBytes: 4 * LARGE })
+}
+
+// All that was sent, by topic, comes back. One consumer reads all of it: each would have to join a group first.
+const comeBack = async (admin, all) => {
+  // Its end waits for a fetch that waits for records.
+  const settings = { maxBytesPerPartition: 2 * LARGE, maxBytes: 4 * LARGE, maxWaitTimeInMs: 20 }
+  const consumer = kafka.consumer({ groupId: 'readers', ...settings })
   await consumer.connect()
-  await consumer.subscribe({ topics: [topic], fromBeginning: true })
-  const got = []
+  await consumer.subscribe({ topics: Object.keys(all), fromBeginning: true })
+  const got = Object.fromEntries(Object.keys(all).map(topic => [topic, Array.from({ length: PARTITIONS }, () => [])]))
+  let left = Object.values(all).flat().length
   await new Promise((resolve, reject) => {
-    const late = setTimeout(() => reject(new Error(`${topic}: only ${got.length} of ${sent.length} records came`)), TIMEOUT_MS)
-    const eachMessage = async ({ message }) => {
-      got.push(message)
-      if (got.length === sent.length) {
+    const late = setTimeout(() => reject(new Error(`${left} records did not come`)), TIMEOUT_MS)
+    const eachMessage = async ({ topic, partition, message }) => {
+      got[topic][partition].push(message)
+      left--
+      if (left === 0) {
         clearTimeout(late)
         resolve()
       }
@@ -59,26 +76,34 @@ const roundTrip = async (admin, topic, sent, { compression, idempotent }) => {
     consumer.run({ autoCommit: false, eachMessage }).catch(reject)
   })
   await consumer.disconnect()
-  expect(`records of ${topic}`, got.map(shown), sent.map(shown))
-  const at = async time => (await admin.fetchTopicOffsetsByTimestamp(topic, time))[0].offset
-  const middle = sent.length >> 1
-  expect('offset by time', await at(FIRST_TIME + middle), `${middle}`)
-  // kafkajs gives the end where no record is late enough.
-  expect('late', await at(FIRST_TIME + sent.length), `${sent.length}`)
+  for (const [topic, sent] of Object.entries(all)) {
+    const wanted = got[topic].map((_, partition) => sent.filter(record => record.partition === partition))
+    expect(`records of ${topic}`, got[topic].map(records => records.map(shown)), wanted.map(records => records.map(shown)))
+    for (const time of [FIRST_TIME + (sent.length >> 1), FIRST_TIME + sent.length]) {
+      const found = await admin.fetchTopicOffsetsByTimestamp(topic, time)
+      const offsets = found.sort((x, y) => x.partition - y.partition).map(({ offset }) => Number(offset))
+      // kafkajs gives the end where no record is late enough.
+      expect('offsets by time', offsets, wanted.map(records => records.filter(({ timestamp }) => Number(timestamp) < time).length))
+    }
+  }
 }
 
 const records = async admin => {
   const sent = Array.from({ length: RECORDS }, (_, number) => some(number))
+  const all = {}
   for (const compression of Object.values(CompressionTypes)) {
     for (const idempotent of [false, true]) {
       const topic = `${compression}-${idempotent}`
-      await admin.createTopics({ topics: [{ topic, numPartitions: 1 }] })
-      await roundTrip(admin, topic, sent, { compression, idempotent })
+      await admin.createTopics({ topics: [{ topic, numPartitions: PARTITIONS }] })
+      await send(topic, sent, { compression, idempotent })
+      all[topic] = sent
     }
   }
   const configEntries = [{ name: 'max.message.bytes', value: `${2 * LARGE}` }]
-  await admin.createTopics({ topics: [{ topic: 'large', numPartitions: 1, configEntries }] })
-  await roundTrip(admin, 'large', [{ ...some(1), value: randomBytes(LARGE), timestamp: `${FIRST_TIME}` }], { idempotent: false })
+  await admin.createTopics({ topics: [{ topic: 'large', numPartitions: PARTITIONS, configEntries }] })
+  all.large = [{ ...some(1), value: randomBytes(LARGE), timestamp: `${FIRST_TIME}` }]
+  await send('large', all.large, { idempotent: false })
+  await comeBack(admin, all)
 }
 
 const topics = async admin => {
@@ -90,31 +115,37 @@ const topics = async admin => {
     return [configValue, configSource, configSynonyms.map(synonym => synonym.configName)]
   }
   await admin.createTopics({ topics: [{ topic, numPartitions: 1, configEntries: [{ name: 'retention.ms', value: '1000' }] }] })
-  expect('set', await setting('retention.ms'), ['1000', 1, ['retention.ms', 'log.retention.ms']])
+  await settles('set', () => setting('retention.ms'), ['1000', 1, ['retention.ms', 'log.retention.ms']])
   const alter = value => admin.alterConfigs({ resources: [{ ...resource, configEntries: [{ name: 'segment.ms', value }] }] })
   await alter('5000')
-  expect('altered', await setting('segment.ms'), ['5000', 1, ['segment.ms', 'log.roll.ms']])
-  expect('replaced', await setting('retention.ms'), ['604800000', 5, ['log.retention.ms']])
+  await settles('altered', () => setting('segment.ms'), ['5000', 1, ['segment.ms', 'log.roll.ms']])
+  await settles('replaced', () => setting('retention.ms'), ['604800000', 5, ['log.retention.ms']])
   await refused('a bad value', alter('x'), 'INVALID_CONFIG')
 
-  await admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] })
+  await admin.createPartitions({ topicPartitions: [{ topic, count: PARTITIONS }] })
   await refused('growing to less', admin.createPartitions({ topicPartitions: [{ topic, count: 2 }] }), 'INVALID_PARTITIONS')
-  const { topics: [{ partitions }] } = await admin.fetchTopicMetadata({ topics: [topic] })
-  expect('partitions', partitions.length, 3)
-  await roundTrip(admin, topic, Array.from({ length: 10 }, (_, number) => some(number)), { idempotent: true })
+  const partitionsOf = async () => (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions
+  await settles('partitions', async () => (await partitionsOf()).length, PARTITIONS)
+  const partitions = await partitionsOf()
+  const { brokers } = await admin.describeCluster()
+  const ids = brokers.map(({ nodeId }) => nodeId).sort()
+  expect('leaders', [...new Set(partitions.map(({ leader }) => leader))].sort(), ids)
+  expect('replicas', partitions.map(({ replicas }) => [...replicas].sort()), partitions.map(() => ids))
+  const sent = Array.from({ length: 10 * PARTITIONS }, (_, number) => some(number))
+  await send(topic, sent, { idempotent: true })
+  await comeBack(admin, { [topic]: sent })
   await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: '4' }] })
   const offsets = await admin.fetchTopicOffsets(topic)
   const first = offsets.find(({ partition }) => partition === 0)
   expect('what is left', [first.low, first.high], ['4', '10'])
 
   const move = replicas => admin.alterPartitionReassignments({ topics: [{ topic, partitionAssignment: [{ partition: 0, replicas }] }] })
-  const { brokers: [{ nodeId }] } = await admin.describeCluster()
-  await move([nodeId])
+  await move(partitions.find(({ partitionId }) => partitionId === 0).replicas)
   await refused('moving to nobody', move([77]), 'INVALID_REPLICA_ASSIGNMENT')
   const moves = await admin.listPartitionReassignments({ topics: [{ topic, partitions: [0] }] })
   expect('moves', moves.topics, [])
   await admin.deleteTopics({ topics: [topic] })
-  expect('topics', await admin.listTopics(), [])
+  await settles('topics', () => admin.listTopics(), [])
 }
 
 const main = async () => {

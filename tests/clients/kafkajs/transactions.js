@@ -4,13 +4,14 @@
 
 const { Kafka, logLevel } = require('kafkajs')
 
+const PARTITIONS = 3
 const ROUNDS = 6
 const RECORDS = 5
 const TIMEOUT_MS = 60000
 const TOPIC = 'ledger'
 const GROUP = 'members'
 
-const kafka = new Kafka({ clientId: 'app', brokers: [process.argv[2]], logLevel: logLevel.NOTHING })
+const kafka = new Kafka({ clientId: 'app', brokers: process.argv[2].split(','), logLevel: logLevel.NOTHING })
 
 const expect = (what, got, wanted) => {
   const [g, w] = [JSON.stringify(got), JSON.stringify(wanted)]
@@ -23,23 +24,25 @@ const writer = async () => {
   return producer
 }
 
-const send = (to, value) => to.send({ topic: TOPIC, messages: [{ value }] })
+const send = (to, partition, value) => to.send({ topic: TOPIC, messages: [{ partition, value }] })
+
+const inEach = what => Array.from({ length: PARTITIONS }, (_, partition) => what(partition))
 
 const sendOffset = (transaction, offset) => transaction.sendOffsets({
   consumerGroupId: GROUP, topics: [{ topic: TOPIC, partitions: [{ partition: 0, offset: `${offset}` }] }]
 })
 
-// Values that readers of this kind see, up to the last.
+// Values that readers of this kind see, by partition, up to the last of each.
 const read = async (readUncommitted, last) => {
-  const consumer = kafka.consumer({ groupId: `readers-${readUncommitted}`, readUncommitted })
+  const consumer = kafka.consumer({ groupId: `readers-${readUncommitted}`, readUncommitted, maxWaitTimeInMs: 50 })
   await consumer.connect()
   await consumer.subscribe({ topics: [TOPIC], fromBeginning: true })
-  const values = []
+  const values = inEach(() => [])
   await new Promise((resolve, reject) => {
-    const late = setTimeout(() => reject(new Error(`only ${values} came`)), TIMEOUT_MS)
-    const eachMessage = async ({ message }) => {
-      values.push(`${message.value}`)
-      if (values.at(-1) === last) {
+    const late = setTimeout(() => reject(new Error(`only ${JSON.stringify(values)} came`)), TIMEOUT_MS)
+    const eachMessage = async ({ partition, message }) => {
+      values[partition].push(`${message.value}`)
+      if (values.every(of => of.at(-1) === last)) {
         clearTimeout(late)
         resolve()
       }
@@ -53,32 +56,33 @@ const read = async (readUncommitted, last) => {
 const main = async () => {
   const admin = kafka.admin()
   await admin.connect()
-  await admin.createTopics({ topics: [{ topic: TOPIC, numPartitions: 1 }] })
+  await admin.createTopics({ topics: [{ topic: TOPIC, numPartitions: PARTITIONS }] })
   const older = await writer()
-  const [all, committed] = [[], []]
+  const [all, committed] = [inEach(() => []), inEach(() => [])]
   for (let round = 0; round < ROUNDS; round++) {
     const commits = round % 3 !== 1
     const transaction = await older.transaction()
     for (let record = 0; record < RECORDS; record++) {
-      const value = `${round}-${record}`
-      await send(transaction, value)
-      all.push(value)
-      if (commits) committed.push(value)
+      const [partition, value] = [record % PARTITIONS, `${round}-${record}`]
+      await send(transaction, partition, value)
+      all[partition].push(value)
+      if (commits) committed[partition].push(value)
     }
     await sendOffset(transaction, round + 1)
     await (commits ? transaction.commit() : transaction.abort())
   }
   const open = await older.transaction()
-  await send(open, 'of the older')
+  await send(open, 0, 'of the older')
+  all[0].push('of the older')
   await sendOffset(open, 77)
   const newer = await writer()
   const last = await newer.transaction()
-  await send(last, 'last')
+  for (const partition of inEach(of => of)) await send(last, partition, 'last')
   await last.commit()
   const fenced = await open.commit().then(() => 'none', ({ type }) => type)
   expect('fenced', ['INVALID_PRODUCER_EPOCH', 'PRODUCER_FENCED'].includes(fenced), true)
-  expect('read_committed', await read(false, 'last'), [...committed, 'last'])
-  expect('read_uncommitted', await read(true, 'last'), [...all, 'of the older', 'last'])
+  expect('read_committed', await read(false, 'last'), committed.map(values => [...values, 'last']))
+  expect('read_uncommitted', await read(true, 'last'), all.map(values => [...values, 'last']))
   const [{ partitions: [{ offset }] }] = await admin.fetchOffsets({ groupId: GROUP, topics: [TOPIC] })
   expect('offset', offset, `${ROUNDS}`)
   await newer.disconnect()

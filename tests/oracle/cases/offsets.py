@@ -21,8 +21,8 @@ def special_times(t):
 def special_times_by_version(t):
     topic(t, "special-versions")
     written(t, "special-versions", batch(Record(time=5), Record(time=9), Record(time=1)))
-    for version in range(1, 11):
-        for what, moment in {**SPECIAL, "a time": TIME + 6}.items():
+    for version in range(1, 12):
+        for what, moment in {**SPECIAL, "first to upload": -6, "a time": TIME + 6}.items():
             listed(t, f"version {version}: {what}", "special-versions", moment, version=version)
 
 

@@ -263,9 +263,13 @@ def versions(t):
 
 def compacted(t):
     topic(t, "compacted", cleanup_policy="compact")
+    now = int(time.time() * 1000)
     produce(t, "no key", "compacted", batch(Record(key=None)))
     produce(t, "no key, compressed", "compacted", batch(Record(key=None), codec="gzip"))
     produce(t, "one of two without a key", "compacted", batch(Record(key=b"k"), Record(key=None)))
+    produce(t, "two of four without a key", "compacted", batch(*(Record(key=key) for key in (None, b"k", None, b"k"))))
+    ahead = Record(time=24 * HOUR, key=b"k")
+    produce(t, "without a key and a day ahead", "compacted", batch(Record(key=None), Record(key=b"k"), ahead, first_time=now))
     produce(t, "a key", "compacted", batch(Record(key=b"k")))
     produce(t, "an empty key", "compacted", batch(Record(key=b"")))
     produce(t, "a tombstone", "compacted", batch(Record(None, key=b"k")))

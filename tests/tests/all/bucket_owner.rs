@@ -59,7 +59,7 @@ async fn a_sweep_takes_nothing_while_another_cluster_is_in_the_bucket() {
     let bucket = Arc::new(InMemory::new());
     let config = Config { gc_period: Duration::from_millis(5), ..config(dir.path()) };
     let broker = TestBroker::start(config, bucket.clone()).await;
-    bucket.put(&"cluster/another".into(), "".into()).await.expect("memory takes it");
+    bucket.put(&"cluster/another/1".into(), "".into()).await.expect("memory takes it");
     bucket.put(&ORPHAN.into(), "data".into()).await.expect("memory takes it");
     let mut again = tokio::time::interval(Duration::from_millis(10));
     let swept = async {
@@ -72,7 +72,7 @@ async fn a_sweep_takes_nothing_while_another_cluster_is_in_the_bucket() {
     tokio::time::timeout(PATIENCE, swept).await.expect("it collects");
     bucket.head(&ORPHAN.into()).await.expect("it may be the other's");
     // Alone again, it is an orphan.
-    bucket.delete(&"cluster/another".into()).await.expect("it is there");
+    bucket.delete(&"cluster/another/1".into()).await.expect("it is there");
     let deleted = async {
         while bucket.head(&ORPHAN.into()).await.is_ok() {
             again.tick().await;

@@ -5,6 +5,7 @@ use millpond_tests::process::{Dev, DevOptions, binary};
 use millpond_tests::s3::S3;
 use millpond_tests::tools::skip;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 
 /// What the AWS tools read. The profile file stands for the whole chain: object stores' own clients do not know it.
 fn environment(s3: &S3, dir: &std::path::Path) -> Vec<(String, String)> {
@@ -65,4 +66,59 @@ async fn dev_makes_its_bucket_and_a_broker_says_that_one_is_missing() {
         assert_eq!(status.tiered_end, status.high_watermark, "it is in the bucket that `dev` made");
         dev.kill();
     }
+}
+
+/// Bytes that no codec makes fewer.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+/// Rule T3: of the right length, and wrong. The manifest never names it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_was_damaged_on_its_way_is_not_committed() {
+    let s3 = match S3::start().await {
+        Ok(s3) => s3,
+        Err(why) => return skip("an_object_that_was_damaged_on_its_way_is_not_committed", &why),
+    };
+    let (endpoint, flips) = s3.flipping().await;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut options = DevOptions::new(dir.path());
+    options.arguments = vec!["--object-store".to_owned(), s3.url()];
+    options.variables = s3.variables().map(|(name, value)| (name.to_owned(), value)).into();
+    options.variables.retain(|(name, _)| name != "AWS_ENDPOINT_URL");
+    options.variables.push(("AWS_ENDPOINT_URL".to_owned(), endpoint));
+    let dev = Dev::start(&options);
+    let client = Client::connect(&dev.grpc).await.expect("it is ready");
+    let admin = Admin::new(&client);
+    let mut topic = NewTopic::new("t");
+    topic.partitions = Some(1);
+    admin.create_topic(topic).await.expect("the topic is new");
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+    // One object in one piece, and one in parts.
+    for bytes in [1_000, 900_000] {
+        flips.store(true, Ordering::Relaxed);
+        for _ in 0..20 {
+            let sent = producer.send(ProducerRecord::new("t").value(noise(bytes))).await.expect("there is room");
+            sent.await.expect("acknowledged");
+        }
+        let before = admin.partition_status("t", 0).await.expect("it exists").tiered_end;
+        admin.flush_topic("t").await.expect_err("the store refuses what is not as it was sent");
+        assert_eq!(
+            admin.partition_status("t", 0).await.expect("it exists").tiered_end,
+            before,
+            "nothing was committed"
+        );
+        flips.store(false, Ordering::Relaxed);
+        admin.flush_topic("t").await.expect("the bucket takes it");
+        let status = admin.partition_status("t", 0).await.expect("it exists");
+        assert_eq!(status.tiered_end, status.high_watermark);
+    }
+    dev.kill();
 }

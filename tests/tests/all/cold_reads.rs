@@ -153,6 +153,7 @@ async fn publish(broker: &TestBroker, data: &Data) -> Vec<Batch> {
         let request = ProduceRequest {
             topic: TopicRef::Name(data.topic.to_owned()),
             partition: 0,
+            arrived_bytes: records.len(),
             records: Bytes::from(records),
             transaction: None,
             acks: Acks::All,

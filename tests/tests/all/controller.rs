@@ -5,7 +5,7 @@ use millpond_broker::api::TopicRef;
 use millpond_core::records::Leader;
 use millpond_core::topic_name::TopicName;
 use millpond_log::{BrokerId, Incarnation, Rid, TopicId, WalGen};
-use millpond_metadata::kv::LeaseId;
+use millpond_metadata::kv::{LeaseId, Revision};
 use millpond_metadata::store::{self, CreateOutcome, Placement, Session};
 use millpond_sdk::{Admin, Client, ErrorCode, NewTopic, Producer, ProducerConfig, ProducerRecord};
 use millpond_tests::brokers::TestBrokers;
@@ -225,6 +225,7 @@ async fn a_creation_that_somebody_left_is_taken_back_and_its_name_is_free_again(
     let left = store::NewTopic {
         name: TopicName::new(TOPIC).expect("valid"),
         id: TopicId(77),
+        buried: Revision::ABSENT,
         replication_factor: 1,
         config: BTreeMap::new(),
         placements: vec![placement; 3],

@@ -20,6 +20,9 @@ struct DevFleet {
     ready: Vec<String>,
 }
 
+/// Without these topics have one partition, and are made when somebody writes to them.
+const OTHER_TOPICS: [&str; 2] = ["--num-partitions=4", "--auto-create-topics=false"];
+
 fn command(dir: &Path, brokers: usize, ports: [u16; 3]) -> Command {
     let mut command = Command::new(binary());
     command.args(["dev", "--brokers", &brokers.to_string(), "--dir"]).arg(dir);
@@ -32,7 +35,12 @@ fn command(dir: &Path, brokers: usize, ports: [u16; 3]) -> Command {
 
 impl DevFleet {
     fn start(dir: &Path, brokers: usize) -> DevFleet {
-        let mut child = command(dir, brokers, [0; 3]).stderr(Stdio::inherit()).spawn().expect("`millpond` starts");
+        DevFleet::start_with(dir, brokers, &[])
+    }
+
+    fn start_with(dir: &Path, brokers: usize, arguments: &[&str]) -> DevFleet {
+        let mut child =
+            command(dir, brokers, [0; 3]).args(arguments).stderr(Stdio::inherit()).spawn().expect("`millpond` starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let ready: Vec<String> = stdout.by_ref().lines().take(brokers).map(|line| line.expect("it is text")).collect();
         assert_eq!(ready.len(), brokers, "it ended before it was ready: {:?}", child.try_wait());
@@ -147,6 +155,31 @@ async fn a_fleet_is_ready_in_order_and_replicates() {
     let again = dev.succeed(&["topic", "describe", "t", "--output", "json"]);
     assert_eq!(again["id"], topic["id"]);
     assert!(dev.terminate().success());
+}
+
+#[test]
+fn topics_come_into_being_as_dev_was_told_with_one_broker_and_with_several() {
+    for brokers in [1, 2] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let dev = DevFleet::start_with(folder.path(), brokers, &OTHER_TOPICS);
+        assert!(dev.run(&["topic", "create", "t"]).status.success());
+        let topic = dev.succeed(&["topic", "describe", "t", "--output", "json"]);
+        assert_eq!(topic["partitions"].as_array().map(Vec::len), Some(4), "of {brokers}: {topic}");
+        let unknown = dev.run(&["produce", "unknown"]);
+        let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+        assert!(!unknown.status.success() && said.contains("unknown"), "of {brokers}: {said}");
+        assert!(dev.terminate().success());
+
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let dev = DevFleet::start(folder.path(), brokers);
+        assert!(dev.run(&["consume", "made", "--until-end"]).status.success(), "of {brokers}");
+        let topic = dev.succeed(&["topic", "describe", "made", "--output", "json"]);
+        assert_eq!(topic["partitions"].as_array().map(Vec::len), Some(1), "of {brokers}: {topic}");
+        assert!(dev.terminate().success());
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let refused = command(folder.path(), 1, [0; 3]).arg("--num-partitions=0").output().expect("`millpond` starts");
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Clients of a fleet: sent to the leader by whoever is not it, steered to the replica in their rack, and not troubled by leaders
 //! that move.
 
+use crate::kafka::programs::{self, Program};
 use crate::kafka::wire::{self, Connection, batch, text};
 use kafka_protocol::messages as kafka;
 use millpond_proto::v1;
@@ -13,13 +14,12 @@ use millpond_tests::brokers::TestBrokers;
 use millpond_tests::fleet::{Fleet as ProcessFleet, FleetOptions};
 use millpond_tests::http;
 use millpond_tests::process::binary;
-use millpond_tests::tools::{Tool, repository, skip};
+use millpond_tests::tools::skip;
 use object_store::memory::InMemory;
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tonic::Status;
 use tonic_types::StatusExt;
 
@@ -385,10 +385,6 @@ async fn brokers_and_copies_are_described_alike_everywhere() {
 /// killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confluent_kafka_follows_leaders_that_move() {
-    let python = match Tool::ClientPython.find() {
-        Ok(python) => python,
-        Err(why) => return skip("confluent_kafka_follows_leaders_that_move", &why),
-    };
     // On ports that they keep, as brokers do: librdkafka follows no broker that moves.
     let mut fleet = ProcessFleet::start(&FleetOptions::new(3)).await.expect("it needs nothing but this machine");
     let client = fleet.connect().await;
@@ -396,18 +392,12 @@ async fn confluent_kafka_follows_leaders_that_move() {
     (topic.partitions, topic.replication_factor) = (Some(4), Some(3));
     Admin::new(&client).create_topic(topic).await.expect("the topic is new");
     fleet.wait_until_in_sync().await;
-    let bootstrap: Vec<String> = (0..3).map(|broker| fleet.kafka(broker)).collect();
-    let mut client = tokio::process::Command::new(python)
-        .arg(repository().join("tests/clients/fleet.py"))
-        .args(["--bootstrap", &bootstrap.join(","), "--topic", TOPIC, "--partitions", "4", "--rack", "r1"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("the tool was found");
-    let mut said = BufReader::new(client.stdout.take().expect("piped")).lines();
-    assert_eq!(said.next_line().await.expect("it speaks").as_deref(), Some("running"));
+    let arguments = ["@", "--topic", TOPIC, "--partitions", "4", "--rack", "r1"];
+    let mut client = match Program::Python("fleet.py").command(&fleet.kafka_bootstrap(), &arguments) {
+        Ok(command) => programs::Client::start(command),
+        Err(why) => return skip("confluent_kafka_follows_leaders_that_move", &why),
+    };
+    assert_eq!(client.goes_on().await, "running");
     let mut asked = 0;
     for broker in 0..3 {
         if broker == 1 {
@@ -426,13 +416,8 @@ async fn confluent_kafka_follows_leaders_that_move() {
     }
     // Case F18: it asks new leaders whether their log is the one that it has read, and goes on where it was.
     assert!(asked > 0, "librdkafka looks for what was truncated");
-    // The end of its input asks it to end.
-    drop(client.stdin.take());
-    let last = said.next_line().await.expect("it speaks");
-    let mut complaint = String::new();
-    client.stderr.take().expect("piped").read_to_string(&mut complaint).await.expect("text");
-    assert!(client.wait().await.expect("it can be waited for").success(), "{complaint}");
-    let count: u64 = last.and_then(|line| line.split(' ').next()?.parse().ok()).expect("how many");
+    let last = client.end().await;
+    let count: u64 = last.split(' ').next().and_then(|count| count.parse().ok()).expect("how many");
     assert!(count > 1_000, "{count} records");
     fleet.stop().await;
 }

@@ -90,9 +90,27 @@ fn files(folder: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Rule G4: what is missing in object storage keeps its partition from being served, until it is there again, and no other.
+/// Rule G4: what is missing or damaged in object storage keeps its partition from being served, until it is there again, and no other,
+/// whether anything else is there or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_serves_what_it_can_though_a_segment_is_missing() {
+async fn a_broker_serves_what_it_can_though_a_segment_is_missing_or_damaged() {
+    let missing = |segment: &Path| std::fs::remove_file(segment).expect("it is there");
+    let empty = |segment: &Path| std::fs::write(segment, b"").expect("it is there");
+    let shorter = |segment: &Path| {
+        let whole = std::fs::read(segment).expect("it is there");
+        std::fs::write(segment, &whole[..whole.len() / 2]).expect("it is there");
+    };
+    let other = |segment: &Path| {
+        let size = std::fs::metadata(segment).expect("it is there").len();
+        std::fs::write(segment, vec![0x55; usize::try_from(size).expect("it is small")]).expect("it is there");
+    };
+    let faults: [(&dyn Fn(&Path), bool); 4] = [(&missing, true), (&empty, false), (&shorter, true), (&other, false)];
+    for (spoil, other_is_uploaded) in faults {
+        serves_what_it_can(spoil, other_is_uploaded).await;
+    }
+}
+
+async fn serves_what_it_can(spoil: &dyn Fn(&Path), other_is_uploaded: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut options = DevOptions::new(folder.path());
     let dev = Dev::start(&options);
@@ -106,20 +124,23 @@ async fn a_broker_serves_what_it_can_though_a_segment_is_missing() {
         sent.expect("acknowledged").offset.expect("it was")
     };
     let objects = folder.path().join("objects");
-    let mut segments = Vec::new();
-    for topic in ["lost", "whole"] {
-        admin.create_topic(NewTopic::new(topic)).await.expect("the topic is new");
-        produce(topic).await;
-        let before = files(&objects);
-        admin.flush_topic(topic).await.expect("it is uploaded");
-        segments.push(files(&objects).difference(&before).cloned().collect::<Vec<PathBuf>>());
+    admin.create_topic(NewTopic::new("lost")).await.expect("the topic is new");
+    produce("lost").await;
+    let before = files(&objects);
+    admin.flush_topic("lost").await.expect("it is uploaded");
+    let segments: Vec<PathBuf> = files(&objects).difference(&before).cloned().collect();
+    admin.create_topic(NewTopic::new("whole")).await.expect("the topic is new");
+    produce("whole").await;
+    if other_is_uploaded {
+        admin.flush_topic("whole").await.expect("it is uploaded");
     }
     let http = dev.http.clone();
     dev.kill();
 
-    let [ref segment] = segments[0][..] else { panic!("{segments:?}") };
+    let [segment] = &segments[..] else { panic!("{segments:?}") };
     let aside = folder.path().join("aside");
-    std::fs::rename(segment, &aside).expect("nobody holds it");
+    std::fs::copy(segment, &aside).expect("nobody holds it");
+    spoil(segment);
     std::fs::remove_dir_all(folder.path().join("broker-0/cache")).expect("there is a cache");
     let mut starting = Server::spawn(&mut options.command());
     starting.wait_until_ready();

@@ -4,15 +4,16 @@
 mod admin;
 mod apache;
 mod broker_settings;
-pub(crate) mod clients;
+mod cluster;
 mod epochs;
 mod failover;
 mod groups;
+mod kcat;
 mod lost;
 mod memory;
 mod moves;
 pub(crate) mod produce;
-mod programs;
+pub(crate) mod programs;
 mod read;
 mod round_trips;
 mod sessions;

@@ -35,6 +35,7 @@ async fn publish(broker: &TestBroker, topic: &str) {
         let request = ProduceRequest {
             topic: named(topic),
             partition: 0,
+            arrived_bytes: records.len(),
             records: Bytes::from(records),
             transaction: None,
             acks: Acks::All,

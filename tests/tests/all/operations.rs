@@ -1,6 +1,8 @@
 //! What operators do to a fleet of real processes by the command line: move, drain, forget; and a broker that joins a running fleet.
 
 use crate::commands::{fail_at, succeed_at};
+use millpond_proto::v1;
+use millpond_proto::v1::admin_client::AdminClient;
 use millpond_sdk::{
     Admin, BrokerId, Client, ClusterDescription, NewTopic, Producer, ProducerConfig, ProducerRecord, TopicDescription,
 };
@@ -156,5 +158,47 @@ async fn a_broker_that_joins_a_running_fleet_takes_its_share_by_itself() {
     fleet.wait_until("each of four has nine replicas and leads three partitions", spread).await;
     fleet.wait_until_in_sync().await;
     publishing.end().await;
+    fleet.stop().await;
+}
+
+/// The topics as this very broker knows them, or why it does not tell.
+type Told = Result<Vec<v1::TopicDescription>, tonic::Status>;
+
+async fn topics_of(fleet: &Fleet, broker: usize) -> Told {
+    let admin = AdminClient::connect(format!("http://{}", fleet.grpc(broker))).await;
+    let told = admin.expect("it is up").list_topics(v1::ListTopicsRequest {}).await;
+    Ok(told?.into_inner().topics)
+}
+
+/// Waits until what a broker tells is as it should be.
+async fn until_told(fleet: &Fleet, broker: usize, holds: fn(Told) -> bool) {
+    let ask = async {
+        let mut poll = tokio::time::interval(Duration::from_millis(20));
+        while !holds(topics_of(fleet, broker).await) {
+            poll.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ask).await.expect("it comes to tell so");
+}
+
+fn is_whole(topics: &[v1::TopicDescription]) -> bool {
+    let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
+    partitions.all(|partition| partition.leader.is_some() && partition.isr.len() == partition.replicas.len())
+}
+
+/// Rule B5: it still takes the cluster for what it was, and tells nobody so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cluster_is_not_called_whole_by_a_broker_that_is_cut_off_from_the_metadata() {
+    let (mut fleet, _) = start(3).await;
+    assert!(fleet.terminate(0).await.success());
+    let proxy = fleet.proxy_metadata(0).await;
+    fleet.restart(0).await;
+    until_told(&fleet, 0, |topics| topics.is_ok_and(|topics| is_whole(&topics))).await;
+    drop(proxy);
+    fleet.kill(1);
+    until_told(&fleet, 0, |topics| topics.is_err_and(|refused| refused.code() == tonic::Code::Unavailable)).await;
+    until_told(&fleet, 2, |topics| topics.is_ok_and(|topics| !is_whole(&topics))).await;
+    let said = fail_at(&fleet.grpc(0), &["cluster", "wait", "--isr-full", "--timeout", "1s"], b"");
+    assert!(said.contains("are not whole yet"), "{said}");
     fleet.stop().await;
 }

@@ -120,3 +120,27 @@ fn urls_with_passwords_are_refused_without_repeating_them() {
     let otlp = ["--object-store", "memory://", "--otlp-endpoint", "http://user:hunter2@host:4317"];
     assert!(refused(&otlp).contains("OTEL_EXPORTER_OTLP_HEADERS"));
 }
+
+/// A file is mended by whoever reads what is wrong with it; so do others who read the log.
+#[test]
+fn mistyped_settings_are_told_without_the_secrets_in_them() {
+    let refused = |flags: &[&str], part: &str| {
+        let mut command = Command::new(binary());
+        let output = command.arg("broker").args(flags).stdin(Stdio::null()).output().expect("`millpond` starts");
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let whole = said.starts_with("error: ") && said.lines().count() == 1 && said.contains(part);
+        assert!(whole && !said.contains("hunter2"), "{said}");
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("broker.toml").display().to_string();
+    for (text, part) in [
+        ("etcd-user = root:hunter2\n", "line 1, column 13"),
+        ("cluster-secret = 'hunter2'\ncluster_secret = 'hunter2'\n", "`cluster_secret` is set twice"),
+    ] {
+        std::fs::write(&file, text).expect("the folder can be written");
+        refused(&["--config", &file], part);
+    }
+    let least = ["--data-dir", "/d", "--object-store", "memory://"];
+    refused(&[&least[..], &["--metadata", "https://root:hunter2@etcd:2379"]].concat(), "`https://…@etcd:2379`");
+}

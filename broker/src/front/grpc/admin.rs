@@ -6,6 +6,7 @@ use crate::Broker;
 use crate::api::{
     ApiError, MoveTo, NewPartitions, NewTopic, PartitionStatus, SettingsChange, TopicDescription, TopicRef,
 };
+use crate::refusals::stale;
 use millpond_core::topic_config::Alteration;
 use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId};
 use millpond_proto::v1;
@@ -20,6 +21,14 @@ pub(super) struct AdminService {
 impl AdminService {
     pub(super) fn new(broker: Broker) -> AdminService {
         AdminService { broker }
+    }
+
+    /// Rule B5: whoever asks how the cluster is hears it from another broker while this one knows only how it was.
+    fn check_fresh(&self) -> Result<(), Status> {
+        match self.broker.session_handle().is_fresh() {
+            true => Ok(()),
+            false => Err(status(&stale(ErrorCode::LeaderNotAvailable))),
+        }
     }
 }
 
@@ -49,6 +58,7 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn list_topics(&self, _request: Request<v1::ListTopicsRequest>) -> Answer<v1::ListTopicsResponse> {
+        self.check_fresh()?;
         let topics = self.broker.topics().into_iter().map(convert::topic).collect();
         Ok(Response::new(v1::ListTopicsResponse { topics }))
     }
@@ -91,6 +101,7 @@ impl v1::admin_server::Admin for AdminService {
         &self,
         _request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
+        self.check_fresh()?;
         let cluster = self.broker.describe_cluster();
         Ok(Response::new(v1::DescribeClusterResponse {
             id: cluster.id,

@@ -23,7 +23,8 @@ pub(super) fn topic_ref(topic: Option<v1::TopicRef>) -> Result<TopicRef, ApiErro
     }
 }
 
-pub(super) fn produce_request(request: v1::ProduceRequest) -> Result<ProduceRequest, ApiError> {
+/// What came in a message of `arrived_bytes`.
+pub(super) fn produce_request(request: v1::ProduceRequest, arrived_bytes: usize) -> Result<ProduceRequest, ApiError> {
     let acks = match v1::Acks::try_from(request.acks) {
         Ok(v1::Acks::Unspecified | v1::Acks::All) => Acks::All,
         Ok(v1::Acks::Leader) => Acks::Leader,
@@ -47,6 +48,7 @@ pub(super) fn produce_request(request: v1::ProduceRequest) -> Result<ProduceRequ
         topic: topic_ref(request.topic)?,
         partition: request.partition,
         records: records.into_bytes(),
+        arrived_bytes,
         transaction,
         acks,
         timeout,

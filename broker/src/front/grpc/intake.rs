@@ -42,6 +42,8 @@ impl Share {
 /// The memory that one message holds, of the broker's and of its connection's share.
 #[derive(Debug, Default)]
 pub(super) struct Receipt {
+    /// Size of the message.
+    pub(super) bytes: usize,
     _broker: Held,
     _share: Held,
 }
@@ -60,6 +62,11 @@ impl Receipts {
     /// The receipt of the next message.
     pub(super) fn take(&self) -> Receipt {
         self.queue().pop_front().unwrap_or_default()
+    }
+
+    /// Size of the next message; 0 if none has come.
+    pub(super) fn next_bytes(&self) -> usize {
+        self.queue().front().map_or(0, |receipt| receipt.bytes)
     }
 
     fn queue(&self) -> std::sync::MutexGuard<'_, VecDeque<Receipt>> {
@@ -205,7 +212,7 @@ impl Metered {
         }
         message.arriving.hold(message.size.saturating_mul(self.terms.growth)).await.map_err(crowded)?;
         if self.terms.keeps {
-            let receipt = Receipt { _broker: message.arriving.arrived(), _share: message.share };
+            let receipt = Receipt { bytes: message.size, _broker: message.arriving.arrived(), _share: message.share };
             self.receipts.queue().push_back(receipt);
         }
         Ok(())

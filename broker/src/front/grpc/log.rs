@@ -115,7 +115,8 @@ impl v1::log_server::Log for LogService {
     }
 
     async fn produce_one(&self, request: Request<v1::ProduceRequest>) -> Result<Response<v1::Produced>, Status> {
-        let request = convert::produce_request(request.into_inner()).map_err(|error| status(&error))?;
+        let arrived_bytes = Receipts::of(&request).next_bytes();
+        let request = convert::produce_request(request.into_inner(), arrived_bytes).map_err(|error| status(&error))?;
         let produced = produce::one(request, self.admit()).await;
         produced.map(Response::new).map_err(|error| status(&error))
     }

@@ -132,7 +132,7 @@ where
         let place: Place = (request.topic.clone(), request.partition);
         let wants_answer = request.acks != i32::from(v1::Acks::None);
         let ticket = wants_answer.then(|| self.answers.expect(place));
-        match convert::produce_request(request) {
+        match convert::produce_request(request, receipt.bytes) {
             Ok(request) => {
                 let bytes = request.records.len();
                 self.bytes += bytes;

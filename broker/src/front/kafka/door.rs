@@ -72,13 +72,20 @@ impl Door {
         Client { id: id.unwrap_or_default().to_owned(), host: self.peer.ip().to_canonical().to_string() }
     }
 
-    async fn dispatch(&self, envelope: Envelope, client_id: Option<&str>, body: Body) -> BoxFuture<'static, Outcome> {
+    /// `bytes` is the size of the request's frame.
+    async fn dispatch(
+        &self,
+        envelope: Envelope,
+        client_id: Option<&str>,
+        bytes: usize,
+        body: Body,
+    ) -> BoxFuture<'static, Outcome> {
         let (broker, listener) = (self.broker.clone(), Arc::clone(&self.listener));
         let version = envelope.version;
         // No catch-all: a request in the table without a handler does not build.
         match body {
             Body::Produce(request) => {
-                let settled = produce::begin(&broker, &listener, &self.hung_up, version, request).await;
+                let settled = produce::begin(&broker, &listener, &self.hung_up, version, bytes, request).await;
                 let outcome = move |settled: Result<Option<produce::ProduceResponse>, ApiError>| match settled {
                     Ok(Some(answer)) => Outcome::Answer(envelope.seal(&answer)),
                     Ok(None) => Outcome::Silence,
@@ -277,7 +284,7 @@ async fn sealed(envelope: Envelope, body: impl ToWire, answers: &Pool) -> Frame 
 
 impl Service for Door {
     async fn begin(&self, request: Request) -> BoxFuture<'static, Outcome> {
-        let Request { api, version, correlation_id, client_id, body } = request;
+        let Request { api, version, correlation_id, client_id, bytes, body } = request;
         self.broker.metrics().request(metrics::Door::Kafka, api.name());
         let span = tracing::debug_span!(
             "kafka",
@@ -288,7 +295,7 @@ impl Service for Door {
             otel.kind = "server"
         );
         let envelope = Envelope { api, version, correlation_id };
-        let begun = self.dispatch(envelope, client_id.as_deref(), body).instrument(span.clone()).await;
+        let begun = self.dispatch(envelope, client_id.as_deref(), bytes, body).instrument(span.clone()).await;
         begun.instrument(span).boxed()
     }
 

@@ -1,6 +1,6 @@
 //! ElectLeaders: preferred replicas lead again. Each partition succeeds or fails alone.
 
-use super::orders::{deadline, told};
+use super::orders::{by, given, told};
 use super::throttle::throttle_ms;
 use super::wire::{requests, responses};
 use crate::Broker;
@@ -55,7 +55,7 @@ pub(super) async fn answer(broker: &Broker, request: ElectLeadersRequest) -> Ele
     if !matches!(election_type, PREFERRED | UNCLEAN) {
         return ElectLeadersResponse { error_code: ErrorCode::InvalidRequest.kafka(), ..Default::default() };
     }
-    let deadline = deadline(timeout_ms);
+    let deadline = given(timeout_ms);
     let all = asked.is_none();
     let mut errors = Vec::new();
     let mut topics = Vec::new();
@@ -63,8 +63,8 @@ pub(super) async fn answer(broker: &Broker, request: ElectLeadersRequest) -> Ele
         let topic = &TopicRef::Name(name.clone());
         let elections = partitions.into_iter().map(async |index| {
             let late = || ApiError::new(ErrorCode::RequestTimedOut, "the leadership may still move").in_doubt();
-            let elected = tokio::time::timeout_at(deadline, elect(broker, topic, index, election_type)).await;
-            (index, elected.unwrap_or_else(|_| Err(late())))
+            let elected = by(deadline, elect(broker, topic, index, election_type)).await;
+            (index, elected.unwrap_or_else(|| Err(late())))
         });
         let elected: Vec<(i32, Result<(), ApiError>)> = stream::iter(elections).buffered(MOVED_AT_ONCE).collect().await;
         let mut partitions = Vec::with_capacity(elected.len());

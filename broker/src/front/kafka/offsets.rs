@@ -13,12 +13,13 @@ use millpond_log::{ErrorCode, LeaderEpoch, TimestampMs};
 const LOOKUPS_AT_ONCE: usize = 16;
 
 /// Kafka's negative timestamps with a meaning, each with the first version that has it.
-const SPECIAL: [(i64, i16, OffsetSpec); 5] = [
+const SPECIAL: [(i64, i16, OffsetSpec); 6] = [
     (-1, 1, OffsetSpec::Latest),
     (-2, 1, OffsetSpec::Earliest),
     (-3, 7, OffsetSpec::MaxTimestamp),
     (-4, 8, OffsetSpec::EarliestLocal),
     (-5, 9, OffsetSpec::LatestTiered),
+    (-6, 11, OffsetSpec::EarliestPendingUpload),
 ];
 
 requests! {
@@ -160,7 +161,9 @@ mod tests {
         check(8, -5, unsupported);
         check(9, -5, Ok(OffsetSpec::LatestTiered));
         check(10, -6, unsupported);
-        check(10, i64::MIN, unsupported);
+        check(11, -6, Ok(OffsetSpec::EarliestPendingUpload));
+        check(11, -7, unsupported);
+        check(11, i64::MIN, unsupported);
         check(1, 0, Ok(OffsetSpec::AtOrAfter(TimestampMs(0))));
         check(10, i64::MAX, Ok(OffsetSpec::AtOrAfter(TimestampMs(i64::MAX))));
     }

@@ -39,17 +39,11 @@ impl Orders {
             return Err(closed.clone());
         }
         let mut order = Box::pin(order.in_current_span());
-        let done = match self.deadline {
-            None => order.await,
-            Some(deadline) => match timeout_at(deadline, &mut order).await {
-                Ok(done) => done,
-                Err(_) => {
-                    // Given up half-way it would leave a topic that is neither made nor not.
-                    tokio::spawn(order);
-                    self.closed = Some(late("the time of the request was over before this was begun"));
-                    return Err(late("it was not done within the time of the request, and goes on").in_doubt());
-                }
-            },
+        let Some(done) = by(self.deadline, &mut order).await else {
+            // Given up half-way it would leave a topic that is neither made nor not.
+            tokio::spawn(order);
+            self.closed = Some(late("the time of the request was over before this was begun"));
+            return Err(late("it was not done within the time of the request, and goes on").in_doubt());
         };
         let done = done.map_err(told);
         if let Some(error) = done.as_ref().err().filter(|error| error.code == ErrorCode::NotController) {
@@ -59,15 +53,19 @@ impl Orders {
     }
 }
 
-/// When a request is answered that is given so long.
-pub(super) fn deadline(timeout_ms: i32) -> Instant {
-    Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0))
-}
-
 /// When the client of an order is answered; `None` where it gives no time, as those do that leave it out: when it is done, which takes
 /// seconds at most.
 pub(super) fn given(timeout_ms: i32) -> Option<Instant> {
-    (timeout_ms > 0).then(|| deadline(timeout_ms))
+    let given = u64::try_from(timeout_ms).ok().filter(|given| *given > 0);
+    given.map(|given| Instant::now() + Duration::from_millis(given))
+}
+
+/// What an order ends with, if it is done by then; `None` if it is not.
+pub(super) async fn by<T>(deadline: Option<Instant>, order: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, order).await.ok(),
+        None => Some(order.await),
+    }
 }
 
 /// The refusal in Kafka's words. That the metadata store cannot be used, or this broker has lost its session, is to an admin client as if

@@ -1,6 +1,6 @@
 //! CreatePartitions and DeleteRecords: topics grow at one end, logs are cut at the other. Each topic or partition succeeds or fails alone.
 
-use super::orders::{Orders, deadline};
+use super::orders::{Orders, by, given};
 use super::throttle::throttle_ms;
 use super::topics::brokers;
 use super::wire::{requests, responses};
@@ -125,15 +125,15 @@ fn wanted(topic: GrownTopic, validate_only: bool) -> Result<NewPartitions, ApiEr
 /// Moves the log start of each partition.
 pub(super) async fn delete_records(broker: &Broker, request: DeleteRecordsRequest) -> DeleteRecordsResponse {
     let DeleteRecordsRequest { topics: asked, timeout_ms } = request;
-    let deadline = deadline(timeout_ms);
+    let deadline = given(timeout_ms);
     let mut errors = Vec::new();
     let mut topics = Vec::with_capacity(asked.len());
     for CutTopic { name, partitions } in asked {
         let topic = &TopicRef::Name(name.clone());
         let cuts = partitions.into_iter().map(async |CutPartition { index, offset }| {
             let late = || ApiError::new(ErrorCode::RequestTimedOut, "the log start may still move").in_doubt();
-            let cut = tokio::time::timeout_at(deadline, cut(broker, topic, index, offset)).await;
-            (index, cut.unwrap_or_else(|_| Err(late())))
+            let cut = by(deadline, cut(broker, topic, index, offset)).await;
+            (index, cut.unwrap_or_else(|| Err(late())))
         });
         let cut: Vec<(i32, Result<Offset, ApiError>)> = stream::iter(cuts).buffered(CUT_AT_ONCE).collect().await;
         let result = |(index, cut): (i32, Result<Offset, ApiError>)| match cut {

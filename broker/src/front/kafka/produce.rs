@@ -31,6 +31,9 @@ const ZSTD_SINCE: i16 = 7;
 /// First version that is told the leader with an error.
 const LEADERS_SINCE: i16 = 10;
 
+/// Records that spoil a batch, each by itself, of which a client is told why in words; the others have those of the partition.
+const RECORDS_WORDED_MAX: usize = 100;
+
 requests! {
     /// Batches to append.
     ProduceRequest {
@@ -76,14 +79,15 @@ responses! {
         ;
         current_leader: LeaderIdAndEpoch => 10.. as 0,
     }
-    /// A record that spoils its batch, where it is one by itself: the client may send the others without it (KIP-467).
+    /// A record that spoils its batch by itself: the client may send those that are not named without it (KIP-467).
     RecordError {
         batch_index: i32 => ..,
         batch_index_error_message: Option<String> => ..,
     }
 }
 
-/// Puts every batch in the queue of its partition, in the order of the request, and returns what waits for their commits.
+/// Puts every batch in the queue of its partition, in the order of the request, and returns what waits for their commits. They share a frame of
+/// `frame_bytes`.
 ///
 /// `None` of that future means that nothing is to be sent: the client asked for no acknowledgement and all went well. An
 /// error means the same request failed, which such a client learns by the loss of its connection (case P8).
@@ -92,6 +96,7 @@ pub(super) async fn begin(
     listener: &Arc<str>,
     hung_up: &CancellationToken,
     version: i16,
+    frame_bytes: usize,
     request: ProduceRequest,
 ) -> BoxFuture<'static, Result<Option<ProduceResponse>, ApiError>> {
     let listener = Arc::clone(listener);
@@ -109,7 +114,10 @@ pub(super) async fn begin(
         for ProducePartition { index, records } in topic.partitions {
             let wait = match &terms {
                 Ok(_) if version < ZSTD_SINCE && is_zstd(records.as_ref()) => Err(too_old_for_zstd()),
-                Ok(acks) => admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await,
+                Ok(acks) => {
+                    let records = (records, frame_bytes);
+                    admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await
+                }
                 Err(refused) => Err(refused.clone()),
             };
             // The client's patience is for the whole request: once memory stayed full for all of it, the rest does not wait.
@@ -171,7 +179,7 @@ async fn admit(
     broker: &Broker,
     topic: &str,
     index: i32,
-    records: Option<Bytes>,
+    (records, arrived_bytes): (Option<Bytes>, usize),
     transaction: Option<InTransaction>,
     acks: Acks,
     timeout: Duration,
@@ -181,7 +189,8 @@ async fn admit(
     let topic = TopicRef::Name(topic.to_owned());
     // Null is no batch; what is exactly one is the broker's to judge.
     let records = records.unwrap_or_default();
-    broker.produce(BrokerRequest { topic, partition, records, transaction, acks, timeout }).await
+    let request = BrokerRequest { topic, partition, records, arrived_bytes, transaction, acks, timeout };
+    broker.produce(request).await
 }
 
 type Settled = Vec<(String, Vec<(i32, Result<Produced, ApiError>)>)>;
@@ -199,9 +208,13 @@ fn answer(version: i16, listener: &str, settled: Settled) -> ProduceResponse {
     ProduceResponse { topics, throttle_time_ms, node_endpoints: leaders.endpoints() }
 }
 
-fn record_error(error: &ApiError) -> Option<RecordError> {
-    let batch_index = error.record?.cast_signed();
-    Some(RecordError { batch_index, batch_index_error_message: Some(error.message.clone()) })
+/// All of them: a client takes those that are not named for good ones, which it may send again.
+fn record_errors(error: &ApiError) -> Vec<RecordError> {
+    let of = |(at, record): (usize, &u32)| RecordError {
+        batch_index: record.cast_signed(),
+        batch_index_error_message: (at < RECORDS_WORDED_MAX).then(|| error.message.clone()),
+    };
+    error.records.iter().enumerate().map(of).collect()
 }
 
 fn produced(
@@ -222,7 +235,7 @@ fn produced(
             index,
             error_code: told(error.code, version, 0, ABORTABLE_SINCE).kafka(),
             current_leader: leaders.name(&error),
-            record_errors: record_error(&error).into_iter().collect(),
+            record_errors: record_errors(&error),
             error_message: Some(error.message),
             ..Default::default()
         },
@@ -249,10 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn the_record_that_spoils_its_batch_is_named() {
-        let refused = |record| ApiError { record, ..ApiError::new(ErrorCode::InvalidRecord, "no key") };
-        let named = record_error(&refused(Some(3))).expect("a record is to blame");
-        assert_eq!((named.batch_index, named.batch_index_error_message.as_deref()), (3, Some("no key")));
-        assert!(record_error(&refused(None)).is_none());
+    fn every_record_that_spoils_its_batch_is_named_and_the_first_of_them_in_words() {
+        let named = |records: Vec<u32>| {
+            let errors = record_errors(&ApiError { records, ..ApiError::new(ErrorCode::InvalidRecord, "no key") });
+            let of = |error: RecordError| (error.batch_index, error.batch_index_error_message);
+            errors.into_iter().map(of).collect::<Vec<(i32, Option<String>)>>()
+        };
+        let words = || Some("no key".to_owned());
+        assert_eq!(named(vec![]), []);
+        assert_eq!(named(vec![0, 3]), [(0, words()), (3, words())]);
+        let many = named((0..1000).collect());
+        assert_eq!((many[99].clone(), many[100].clone(), many.len()), ((99, words()), (100, None), 1000));
     }
 }

@@ -1,7 +1,7 @@
 //! What must hold of any bytes that are read as a Kafka request: memory within what the connection holds for it, and no cut
 //! frame taken for a whole one.
 
-use super::request::{Api, decode_request, decoded_bytes_max};
+use super::request::{Api, Request, decode_request, decoded_bytes_max};
 use bytes::{BufMut, Bytes};
 use millpond_log::testing::{Seed, memory};
 
@@ -25,7 +25,8 @@ pub fn kafka_request(input: &[u8]) -> bool {
     // What follows a request is ignored, as Kafka's brokers do. Its length is not: it counts for what decoding may take.
     let more = vec![b'x'; rest.len() + 8];
     let longer = decode_request([&frame[..consumed], &more].concat().into()).expect("ignored");
-    assert_eq!(format!("{longer:?}"), shown);
+    assert_eq!(longer.bytes, consumed + more.len(), "the size of all that is kept in memory");
+    assert_eq!(format!("{:?}", Request { bytes: frame.len(), ..longer }), shown);
     true
 }
 

@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments and ListPartitionReassignments: replicas are moved, moves are given up, and those under way are told.
 
 use super::metadata::node_ids;
-use super::orders::{given, told};
+use super::orders::{by, given, told};
 use super::throttle::throttle_ms;
 use super::topics::brokers;
 use super::wire::{requests, responses};
@@ -10,7 +10,6 @@ use crate::api::{ApiError, MoveTo, PartitionMove, TopicRef};
 use futures::stream::{self, StreamExt};
 use millpond_log::ErrorCode;
 use std::collections::{BTreeMap, BTreeSet};
-use tokio::time::timeout_at;
 
 /// How many partitions of one request are decided at once. Each is a transaction of the metadata store.
 const DECIDED_AT_ONCE: usize = 16;
@@ -99,10 +98,7 @@ pub(super) async fn alter(
         let moves = partitions.into_iter().map(async |MovedPartition { index, replicas }| {
             let late = || ApiError::new(ErrorCode::RequestTimedOut, "the move may still be decided").in_doubt();
             let decided = decide(broker, topic, index, replicas, allow_replication_factor_change);
-            let decided = match deadline {
-                Some(deadline) => timeout_at(deadline, decided).await.unwrap_or_else(|_| Err(late())),
-                None => decided.await,
-            };
+            let decided = by(deadline, decided).await.unwrap_or_else(|| Err(late()));
             (index, decided.map_err(told))
         });
         let moved: Vec<(i32, Result<(), ApiError>)> = stream::iter(moves).buffered(DECIDED_AT_ONCE).collect().await;

@@ -65,7 +65,7 @@ macro_rules! table {
 table! {
     0 Produce 0..=12 flexible 9 ProduceRequest;
     1 Fetch 4..=17 flexible 12 FetchRequest;
-    2 ListOffsets 1..=10 flexible 6 ListOffsetsRequest;
+    2 ListOffsets 1..=11 flexible 6 ListOffsetsRequest;
     3 Metadata 0..=13 flexible 9 MetadataRequest;
     8 OffsetCommit 2..=10 flexible 8 groups::OffsetCommitRequest;
     9 OffsetFetch 1..=10 flexible 6 groups::OffsetFetchRequest;
@@ -135,6 +135,8 @@ pub struct Request {
     pub(super) version: i16,
     pub(super) correlation_id: i32,
     pub(super) client_id: Option<String>,
+    /// Size of its frame, which the byte fields of the body keep in memory.
+    pub(super) bytes: usize,
     pub(super) body: Body,
 }
 
@@ -215,7 +217,7 @@ pub fn decode_request(frame: Bytes) -> Result<Request, RequestError> {
 }
 
 pub(super) fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError> {
-    let memory_max = decoded_bytes_max(&frame);
+    let (memory_max, bytes) = (decoded_bytes_max(&frame), frame.len());
     const CUT: Malformed = Malformed("it ends inside its header");
     let key = frame.try_get_i16().map_err(|_| CUT)?;
     let version = frame.try_get_i16().map_err(|_| CUT)?;
@@ -233,7 +235,7 @@ pub(super) fn decode(mut frame: Bytes) -> Result<(Request, Bytes), RequestError>
     let client_id = r.header_string()?;
     r.skip_tags()?;
     let body = read_body(api, &mut r)?;
-    Ok((Request { api, version, correlation_id, client_id, body }, r.rest().clone()))
+    Ok((Request { api, version, correlation_id, client_id, bytes, body }, r.rest().clone()))
 }
 
 #[cfg(test)]

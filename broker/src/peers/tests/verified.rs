@@ -3,11 +3,11 @@
 use super::harness::*;
 use crate::api::InTransaction;
 use crate::partitions::messages::{ShardMsg, Verify};
-use millpond_core::replica::Acks;
+use millpond_core::replica::{Acks, Input, Live, Transfer};
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
 use millpond_log::transactions::{EndMarker, Marker, TxnOutcome};
-use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use millpond_log::{Batch, CoordinatorEpoch, ErrorCode, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use tokio_util::sync::CancellationToken;
 
 fn transactional(base_sequence: i32) -> Batch {
@@ -58,4 +58,37 @@ async fn what_waits_when_its_transaction_ends_is_no_part_of_the_next() {
     assert_eq!(answer(next).await, Ok(Offset(1)));
     assert_eq!(node.log(partition).await.len(), 2, "the marker and one batch");
     node.end().await;
+}
+
+/// Rules X3, E9: what a transfer of leadership holds back came before a marker that comes once it has failed. The shard finds the end of the
+/// transfer and the marker in its queue at once: nothing else runs here before it looks.
+#[tokio::test]
+async fn what_waits_for_a_transfer_is_no_part_of_a_transaction_after_the_next_marker() {
+    let store = store().await;
+    let (mut node, heir) = (Node::start(1, &store).await, Node::start(2, &store).await);
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node, &heir], 2, &[&node, &heir], 1);
+    // The heir is said to live, and does not answer: it lacks this batch, so the transfer waits.
+    let _lacks = node.produce(partition, batch(100, 1), Acks::Leader);
+    let to = Live { rid: heir.peer.rid, inc: heir.peer.inc };
+    let transfer = Transfer { epoch: LeaderEpoch(1), to, within_ms: 600_000 };
+    node.tell(partition, ShardMsg::Step { partition, input: Input::Transfer(transfer) });
+    let older = InTransaction { id: "older".into(), epoch_per_transaction: false, hung_up: CancellationToken::new() };
+    let held = node.produce_in(Some(older.clone()), partition, transactional(0), Acks::All);
+    let mut view = node.view(partition);
+    tokio::time::timeout(PATIENCE, view.wait_for(|view| view.visible.end == Offset(1)))
+        .await
+        .expect("in time")
+        .expect("it runs");
+    // The heir is gone, and so is the transfer; then the marker.
+    let end = EndMarker { outcome: TxnOutcome::Abort, coordinator_epoch: CoordinatorEpoch(1) };
+    let marker = Marker { producer: ProducerId(7), epoch: ProducerEpoch(0), raised: false, end };
+    assign(partition, &[&node, &heir], 1, &[&node], 2);
+    let ended = node.end_transaction(partition, marker);
+    assert_eq!(answer(held).await, Err(ErrorCode::TransactionAbortable));
+    assert_eq!(answer(ended).await, Ok(Offset(1)));
+    assert_eq!(node.log(partition).await.len(), 2, "a batch and the marker");
+    node.end().await;
+    heir.end().await;
 }

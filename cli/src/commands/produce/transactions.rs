@@ -119,7 +119,7 @@ impl Transactions {
                 Ok(()) => break,
                 Err(error) if error.retriable && Instant::now() < deadline => {}
                 Err(error) => {
-                    open.in_doubt = error.retriable;
+                    open.in_doubt = error.retriable || error.maybe_done;
                     return Err(Failure::new(error.to_string()));
                 }
             }

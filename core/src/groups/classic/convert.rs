@@ -46,9 +46,15 @@ impl ClassicGroup {
     }
 
     /// The members as they go into a consumer group.
-    pub(in crate::groups) fn upgrading(&self) -> impl Iterator<Item = Upgraded<'_>> {
+    pub(in crate::groups) fn upgrading<'a>(&'a self) -> impl Iterator<Item = Upgraded<'a>> {
         let protocol = self.record.protocol.as_deref();
-        self.members.iter().map(move |(id, member)| Upgraded { id: id.clone(), record: &member.record, protocol })
+        let upgraded = move |(id, member): (&Arc<str>, &'a Member)| Upgraded {
+            id: id.clone(),
+            record: &member.record,
+            protocol,
+            brings: member.brings,
+        };
+        self.members.iter().map(upgraded)
     }
 
     /// Lets nobody wait any more, and forgets what was persisted of the members: they go on in a group of another kind.

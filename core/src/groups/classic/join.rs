@@ -116,7 +116,7 @@ impl ClassicGroup {
             client: request.client.clone(),
             ..ClassicMemberRecord::default()
         };
-        self.members.insert(id.clone(), Member { record, new: true, ..Member::default() });
+        self.members.insert(id.clone(), Member { record, new: true, brings: true, ..Member::default() });
         self.update(cx, token, request, &id);
         // A client that gave the request up meanwhile is not waited for any longer than this.
         cx.after(cx.session(&id), cx.limits.new_member_join_timeout_ms);

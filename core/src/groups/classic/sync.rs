@@ -59,8 +59,9 @@ impl ClassicGroup {
         }
     }
 
-    fn answer_sync(&self, cx: &mut Scope<'_>, id: &Arc<str>, token: Token) {
+    fn answer_sync(&mut self, cx: &mut Scope<'_>, id: &Arc<str>, token: Token) {
         self.touch(cx, id);
+        self.members.get_mut(id).expect("it is a member").brings = false;
         let synced = Synced {
             protocol_type: self.record.protocol_type.clone(),
             protocol: self.record.protocol.clone(),

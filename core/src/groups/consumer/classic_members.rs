@@ -5,12 +5,15 @@
 use super::{ConsumerGroup, Member, Said, Scope, Timer, saved};
 use crate::groups::bounds;
 use crate::groups::embedded::{self, ByName, CONSUMER, Subscription};
-use crate::groups::step::{Answer, ClassicHeartbeat, Join, JoinRefused, Joined, Leave, SyncGroup, Synced, Token};
+use crate::groups::step::{
+    Answer, ClassicHeartbeat, JOIN_EPOCH, Join, JoinRefused, Joined, Leave, SyncGroup, Synced, Token,
+};
 use crate::groups::topics::Topics;
 use crate::records::groups::{
     ClassicMember, ClassicMemberRecord, ConsumerRecord, Held, MemberRecord, MemberState, Protocol,
 };
 use millpond_log::{ErrorCode, PartitionId};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -20,6 +23,8 @@ pub(in crate::groups) struct Upgraded<'a> {
     pub(in crate::groups) record: &'a ClassicMemberRecord,
     /// The protocol of its generation.
     pub(in crate::groups) protocol: Option<&'a str>,
+    /// What it says that it owns it had as another member that was removed.
+    pub(in crate::groups) brings: bool,
 }
 
 impl ConsumerGroup {
@@ -47,6 +52,8 @@ impl ConsumerGroup {
             return Err(ErrorCode::InconsistentGroupProtocol);
         }
         if request.instance.is_none() && unknown && request.known_id_required {
+            cx.after(cx.session(&id), request.session_timeout_ms);
+            self.promised.insert(id);
             return Err(ErrorCode::MemberIdRequired);
         }
         if request.instance.is_some() && !unknown {
@@ -57,11 +64,14 @@ impl ConsumerGroup {
         if !bounds::fits_consumer_group(&subscription) {
             return Err(ErrorCode::MessageTooLarge);
         }
-        // What a member owns that nobody knows any more may be another's by now (rule S20): it has to drop that, and to join anew.
+        // What a member owns that was removed may be another's by now (rule S20). It hears of that here, and most drop everything then.
+        // Some clients join anew and say that they own it still: what they bring is taken from them by their first sync.
         let owns = subscription.owned.values().any(|partitions| !partitions.is_empty());
-        if owns && !self.members.contains_key(&id) && replaces.is_none() {
+        let known = unknown || self.promised.contains(&id) || self.members.contains_key(&id);
+        if owns && !known && replaces.is_none() {
             return Err(ErrorCode::UnknownMemberId);
         }
+        self.promised.remove(&id);
         let protocol = first.name.clone();
         let mut before = self.members.get(&id).map_or_else(MemberRecord::default, |member| member.record.clone());
         if let Some(old) = replaces {
@@ -72,6 +82,7 @@ impl ConsumerGroup {
         let timeout_ms = (request.session_timeout_ms, request.rebalance_timeout_ms);
         let owned = by_id(&subscription.owned, cx.topics);
         let resubscribed = self.update_classic(&id, request, subscription) || new;
+        self.hold(cx, &id, &owned);
         self.settle(cx, &id, resubscribed, Said::Joins(&owned));
         self.persist(cx, &id, &before);
         cx.timers.cancel(&Timer::Rejoin(cx.group.clone(), id.clone()));
@@ -112,6 +123,22 @@ impl ConsumerGroup {
         let resubscribed = record.topics != subscription.topics || record.regex.is_some();
         (record.topics, record.regex) = (subscription.topics, None);
         resubscribed
+    }
+
+    /// Lets nobody have what a member brings and nobody has, until it says that it has dropped it (rules O2 and S20): it may read on until
+    /// its sync takes that from it.
+    fn hold(&mut self, cx: &Scope<'_>, id: &Arc<str>, brought: &BTreeSet<PartitionId>) {
+        let record = &mut self.members.get_mut(id).expect("it joins").record;
+        for &partition in brought.iter().filter(|partition| cx.topics.holds(**partition)) {
+            let Entry::Vacant(free) = self.owners.entry(partition) else { continue };
+            free.insert(id.clone());
+            if record.epoch <= JOIN_EPOCH {
+                // It joins in an epoch that is over, and reaches the present one when it comes again without that.
+                (record.epoch, record.previous_epoch) = (self.record.epoch, self.record.epoch);
+            }
+            record.revoking.insert(partition, record.epoch);
+            record.state = MemberState::Unrevoked;
+        }
     }
 
     /// A classic member fetches what it owns.
@@ -238,9 +265,9 @@ impl ConsumerGroup {
         self.members.iter().filter_map(member).collect()
     }
 
-    /// Stops everything that is timed for members.
+    /// Stops everything that is timed for members, and for those that may become some.
     pub(in crate::groups) fn stop(&self, cx: &mut Scope<'_>) {
-        for id in self.members.keys() {
+        for id in self.members.keys().chain(&self.promised) {
             super::cancel_timers(cx, id);
         }
     }
@@ -253,8 +280,8 @@ impl ConsumerGroup {
     }
 
     /// A consumer group of the members of a classic one, who own what their leader gave them. What else a member said that it owned as it
-    /// joined (a cooperative one reads on meanwhile), it has still to give up (rules O2 and S20). None if something cannot be read, or does
-    /// not fit.
+    /// joined (a cooperative one reads on meanwhile), it has still to give up (rules O2 and S20); so it has what it brings. None if something
+    /// cannot be read, or does not fit.
     pub(in crate::groups) fn upgraded<'a>(
         cx: &mut Scope<'_>,
         generation: i32,
@@ -264,7 +291,7 @@ impl ConsumerGroup {
         let mut group = ConsumerGroup { record, target_epoch: generation, ..ConsumerGroup::default() };
         let mut all = Vec::new();
         let mut owners: BTreeMap<PartitionId, Arc<str>> = BTreeMap::new();
-        for Upgraded { id, record, protocol } in members {
+        for Upgraded { id, record, protocol, brings } in members {
             let known = record.protocols.iter().find(|known| Some(known.name.as_str()) == protocol);
             let subscription = Subscription::read(&known.or(record.protocols.first())?.metadata)?;
             if !bounds::fits_consumer_group(&subscription) {
@@ -274,15 +301,17 @@ impl ConsumerGroup {
             for partition in assigned {
                 owners.entry(partition).or_insert_with(|| id.clone());
             }
-            all.push((id, record, subscription));
+            all.push((id, record, subscription, brings));
         }
-        for (id, record, subscription) in all {
+        // Others may have been given since what these bring.
+        all.sort_by_key(|(.., brings)| *brings);
+        for (id, record, subscription, brings) in all {
             let mut held = |partitions: &mut dyn Iterator<Item = PartitionId>| -> Held {
                 let free = partitions.filter(|partition| *owners.entry(*partition).or_insert_with(|| id.clone()) == id);
                 free.map(|partition| (partition, generation)).collect()
             };
             let owned = by_id(&subscription.owned, cx.topics);
-            let (assigned, revoking) = if record.assignment.is_empty() {
+            let (assigned, revoking) = if record.assignment.is_empty() && !brings {
                 // A generation without an assignment: it goes on with what it had.
                 (held(&mut owned.into_iter()), Held::new())
             } else {

@@ -49,6 +49,11 @@ impl Said<'_> {
             Said::Owns(owned) | Said::Joins(owned) => partitions.keys().all(|partition| !owned.contains(partition)),
         }
     }
+
+    /// Whether the member joins with a partition that it was not given: it had it as somebody else.
+    fn brings(self, partition: PartitionId) -> bool {
+        matches!(self, Said::Joins(owned) if owned.contains(&partition))
+    }
 }
 
 fn toward(record: &MemberRecord, goal: Goal<'_>, said: Said<'_>, free: impl Fn(PartitionId) -> bool) -> MemberRecord {
@@ -69,7 +74,8 @@ fn toward(record: &MemberRecord, goal: Goal<'_>, said: Said<'_>, free: impl Fn(P
         if next.assigned.contains_key(&partition) {
             continue;
         }
-        if free(partition) {
+        // What it brings it has to drop first: others may have read that since, and it would go on where it was.
+        if free(partition) && !said.brings(partition) {
             next.assigned.insert(partition, goal.epoch);
         } else {
             waits = true;

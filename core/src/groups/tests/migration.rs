@@ -178,6 +178,92 @@ fn a_classic_member_that_nobody_knows_and_that_owns_something_has_to_join_anew()
     assert_eq!(&*world.joined(token).expect("it owns nothing").member, "again");
 }
 
+/// A group of c, which speaks the other protocol, and a, which was given partition 1 of two and has been silent until it was removed.
+fn evicted(world: &mut World) {
+    world.beat(join("c", &["t"])).expect("it joins");
+    world.beat(owning("c", 1, world.partitions("t", 0..2))).expect("a member");
+    rejoin(world, joins_owning("a", []));
+    world.beat(alive("c", 1)).expect("a member");
+    world.beat(owning("c", 2, world.partitions("t", [0]))).expect("it gave 1 up");
+    assert_eq!(rejoin(world, joins_owning("a", [])), (2, [1].into()));
+    world.pass(10_100);
+    assert_eq!(world.lives(who("a", 2)), Err(ErrorCode::UnknownMemberId));
+}
+
+/// A client that was removed and keeps saying what it owned: it is refused, and then given an id to come back with.
+fn joins_bringing(world: &mut World, id: &str, partitions: &[u32]) {
+    let brings = |member: &str| Join {
+        fresh: id.into(),
+        known_id_required: true,
+        ..joins_owning(member, partitions.iter().copied())
+    };
+    let refused = world.send(Request::Join(brings("a")));
+    assert_eq!(world.joined(refused), Err(ErrorCode::UnknownMemberId), "most drop everything now");
+    let asked = world.send(Request::Join(brings("")));
+    assert_eq!(world.joined(asked), Err(ErrorCode::MemberIdRequired));
+}
+
+/// Rules O2 and S20: nobody gets what it may read on, and it goes on nowhere before it has dropped that.
+#[test]
+fn a_removed_member_that_brings_what_it_owned_is_told_to_drop_it_and_goes_on() {
+    let mut world = World::new(&[("t", 2)]);
+    evicted(&mut world);
+    joins_bringing(&mut world, "b", &[1]);
+    let (generation, kept) = rejoin(&mut world, joins_owning("b", [1]));
+    assert_eq!(kept, [].into(), "it has to drop 1");
+    let c = world.beat(alive("c", 2)).expect("a member");
+    assert_eq!(c.assignment.unwrap_or_default(), world.partitions("t", [0]), "b may still read 1");
+    world.reload(GroupLimits::default());
+    let c = world.beat(alive("c", c.epoch)).expect("a member");
+    assert_eq!(c.assignment.unwrap_or_default(), world.partitions("t", [0]), "so it is on record");
+    assert_eq!(world.lives(who("b", generation)), Err(ErrorCode::RebalanceInProgress));
+    let (generation, kept) = rejoin(&mut world, joins_owning("b", []));
+    assert_eq!((kept, world.lives(who("b", generation))), ([1].into(), Ok(())), "and from where the group is");
+    world.beat(owning("c", c.epoch, world.partitions("t", [0]))).expect("a member");
+    assert_eq!(world.describe("g").listed.state, GroupState::Stable);
+}
+
+/// Rule S20: what it brings is another's by now.
+#[test]
+fn a_removed_member_does_not_get_back_what_another_has_by_now() {
+    let mut world = World::new(&[("t", 2)]);
+    evicted(&mut world);
+    let c = world.beat(alive("c", 2)).expect("a member");
+    assert_eq!(c.assignment, Some(world.partitions("t", 0..2)));
+    world.beat(owning("c", c.epoch, world.partitions("t", 0..2))).expect("a member");
+    joins_bringing(&mut world, "b", &[0, 1]);
+    let (_, kept) = rejoin(&mut world, joins_owning("b", [0, 1]));
+    assert_eq!(kept, [].into());
+    // It has not heard of that, and c gives one up meanwhile.
+    let c = world.beat(alive("c", c.epoch)).expect("a member");
+    let left = c.assignment.expect("it is told");
+    assert_eq!(left.len(), 1, "b is to have the other one");
+    world.beat(owning("c", c.epoch, left.clone())).expect("a member");
+    let (_, kept) = rejoin(&mut world, joins_owning("b", [0, 1]));
+    assert_eq!(kept, [].into(), "c has read it since b has");
+    let (generation, kept) = rejoin(&mut world, joins_owning("b", []));
+    assert_eq!(kept.len(), 1);
+    assert!(world.partitions("t", kept).is_disjoint(&left));
+    assert_eq!(world.lives(who("b", generation)), Ok(()));
+}
+
+#[test]
+fn an_id_to_come_back_with_is_promised_for_a_session() {
+    let mut world = World::new(&[("t", 2)]);
+    evicted(&mut world);
+    joins_bringing(&mut world, "b", &[1]);
+    world.pass(10_100);
+    let late = world.send(Request::Join(joins_owning("b", [1])));
+    assert_eq!(world.joined(late), Err(ErrorCode::UnknownMemberId));
+    // Nor does another coordinator know of it; from the beginning it comes in.
+    joins_bringing(&mut world, "d", &[1]);
+    world.reload(GroupLimits::default());
+    let unknown = world.send(Request::Join(joins_owning("d", [1])));
+    assert_eq!(world.joined(unknown), Err(ErrorCode::UnknownMemberId));
+    joins_bringing(&mut world, "e", &[1]);
+    assert_eq!(rejoin(&mut world, joins_owning("e", [1])).1, [].into());
+}
+
 #[test]
 fn a_classic_member_of_a_consumer_group_follows_its_topics() {
     let mut world = World::new(&[("t", 2)]);

@@ -23,11 +23,32 @@ struct Reader {
     /// Epoch or generation; 0 before it has joined.
     epoch: i32,
     owned: BTreeSet<u32>,
+    /// The id that it was given that as.
+    owned_as: Arc<str>,
+    memory: Memory,
+    /// As a classic member: what it was given last, whatever became of that.
+    given: BTreeSet<u32>,
+    /// One of the members has assigned since it has this id.
+    assigned_by_leader: bool,
+    /// It was given its id to come back with.
+    promised: bool,
     /// What it was told by the coordinator and has not come to yet.
     told: Option<BTreeSet<u32>>,
     next: Next,
     awaits: Option<Token>,
     tells_all: bool,
+}
+
+/// What a cooperative consumer makes of its removal.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Memory {
+    /// It drops everything, and joins anew.
+    #[default]
+    Clear,
+    /// It drops everything, and says that it has it, as kafka-python does.
+    Says,
+    /// If it hears of it as it joins, it joins anew and reads on, as franz-go does.
+    Reads,
 }
 
 /// What a classic consumer does next.
@@ -128,7 +149,12 @@ impl Mixed {
             let id = format!("m{}", self.members).into();
             let classic = self.random.percent(65);
             let cooperative = self.cooperative;
-            self.readers.push(Some(Reader { id, classic, cooperative, tells_all: true, ..Reader::default() }));
+            let memory = match self.random.below(3) {
+                1 if cooperative => Memory::Says,
+                2 if cooperative => Memory::Reads,
+                _ => Memory::Clear,
+            };
+            self.readers.push(Some(Reader { id, classic, cooperative, memory, tells_all: true, ..Reader::default() }));
         }
     }
 
@@ -174,7 +200,7 @@ impl Mixed {
     fn act(&mut self, index: usize) {
         let reader = self.readers[index].as_mut().expect("it is alive");
         if let Some(told) = reader.told.take() {
-            reader.owned = told;
+            reader.own(told);
         }
     }
 
@@ -235,10 +261,10 @@ impl Mixed {
         self.durable.values().any(has)
     }
 
-    /// Rule S20: no two members read one partition.
+    /// Rule S20: no two members read one partition. What one reads on that it was given as a member that was removed, others may have.
     fn check(&self) {
         let mut owners: BTreeMap<u32, &Arc<str>> = BTreeMap::new();
-        for reader in self.readers.iter().flatten().filter(|reader| self.is_member(&reader.id)) {
+        for reader in self.readers.iter().flatten().filter(|reader| self.is_member(&reader.owned_as)) {
             for &index in &reader.owned {
                 let other = owners.insert(index, &reader.id);
                 assert_eq!(other, None, "{index} is read by {} too", reader.id);
@@ -291,15 +317,16 @@ impl Reader {
                     // It stops everything first.
                     self.owned.clear();
                 }
-                let member = if self.epoch == 0 { "".into() } else { self.id.clone() };
+                let member = if self.epoch == 0 && !self.promised { "".into() } else { self.id.clone() };
                 let subscription = Subscription {
                     version: 1,
                     topics: ["t".to_owned()].into(),
-                    owned: [("t".to_owned(), self.owned.clone())].into(),
+                    owned: [("t".to_owned(), self.brings())].into(),
                     ..Subscription::default()
                 };
                 let protocols = vec![protocol("range", &subscription)];
-                Request::Join(Join { member, protocols, ..joins("", &self.id) })
+                let known_id_required = self.memory != Memory::Clear;
+                Request::Join(Join { member, protocols, known_id_required, ..joins("", &self.id) })
             }
             Next::Sync(assignments) => Request::Sync(SyncGroup { who, assignments, ..SyncGroup::default() }),
             Next::Heartbeat => {
@@ -330,17 +357,30 @@ impl Reader {
             Answer::Heartbeat(Err(ErrorCode::FencedMemberEpoch | ErrorCode::UnknownMemberId)) => self.abandon(),
             Answer::Join(Ok(joined)) => {
                 self.epoch = joined.generation;
+                self.assigned_by_leader |= joined.leader.is_some();
                 self.next = Next::Sync(shared_out(&joined));
             }
             Answer::Sync(Ok(synced)) => {
                 let mut named = read_assignment(&synced.assignment).expect("an assignment");
                 let told = named.remove("t").unwrap_or_default();
                 // What it gave up goes to others when it has said so.
-                let gives_up = self.cooperative && !self.owned.is_subset(&told);
-                self.owned = told;
+                let gives_up = self.cooperative && !self.brings().is_subset(&told);
+                assert!(
+                    self.owned_as == self.id || self.assigned_by_leader || self.owned.is_disjoint(&told),
+                    "it drops that first"
+                );
+                self.given.clone_from(&told);
+                self.own(told);
                 self.next = if gives_up { Next::Join } else { Next::Heartbeat };
             }
             Answer::ClassicHeartbeat(Ok(())) => {}
+            Answer::Join(Err(JoinRefused { code: ErrorCode::MemberIdRequired, member })) => {
+                assert_eq!(member, self.id);
+                (self.promised, self.next) = (true, Next::Join);
+            }
+            Answer::Join(Err(JoinRefused { code: ErrorCode::UnknownMemberId, .. })) if self.memory == Memory::Reads => {
+                self.forget();
+            }
             Answer::Join(Err(JoinRefused { code: ErrorCode::UnknownMemberId, .. }))
             | Answer::Sync(Err(ErrorCode::UnknownMemberId))
             | Answer::ClassicHeartbeat(Err(ErrorCode::UnknownMemberId)) => self.abandon(),
@@ -359,7 +399,27 @@ impl Reader {
 
     fn abandon(&mut self) {
         self.owned.clear();
+        self.forget();
+    }
+
+    /// It is nobody, and joins anew. Coordinators give no id to two.
+    fn forget(&mut self) {
+        if self.memory != Memory::Clear {
+            self.id = format!("{}+", self.id).into();
+        }
         (self.told, self.epoch, self.next, self.tells_all) = (None, JOIN_EPOCH, Next::Join, true);
+        (self.promised, self.assigned_by_leader) = (false, false);
+    }
+
+    /// It reads these from now on, and no others.
+    fn own(&mut self, told: BTreeSet<u32>) {
+        self.owned = told;
+        self.owned_as = self.id.clone();
+    }
+
+    /// What it says that it owns as it joins.
+    fn brings(&self) -> BTreeSet<u32> {
+        if self.memory == Memory::Says { self.given.clone() } else { self.owned.clone() }
     }
 }
 

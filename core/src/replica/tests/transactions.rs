@@ -74,6 +74,33 @@ fn what_is_stable_ends_at_the_oldest_open_transaction_until_its_marker_is_commit
     assert_eq!(leader.aborted(), []);
 }
 
+/// Rules X6, C1: what was deleted is nobody's to wait for, and nobody is sent where the log no longer is.
+#[test]
+fn what_is_stable_ends_no_earlier_than_the_log_starts() {
+    let mut leader = leader();
+    leader.write(batch(1, None));
+    leader.write(txn_batch(7, 0, 0));
+    leader.write(batch(3, None));
+    leader.sync();
+    assert_eq!((leader.hw(), leader.lso()), (5, 1));
+    let (log_start, tiered_end, epoch) = (Offset(3), Offset(0), LeaderEpoch(1));
+    leader.step(Input::Manifest { log_start, tiered_end, epoch });
+    assert_eq!((leader.hw(), leader.lso()), (5, 3), "of an open transaction whose first records are gone");
+    leader.end_transaction(1, abort(7, 1));
+    assert_eq!(leader.lso(), 3);
+    leader.sync();
+    assert_eq!(leader.lso(), 6);
+    // A follower hears of the log start before it hears of the high watermark.
+    let log = written(vec![(txn_batch(7, 0, 0), 1), (txn_batch(7, 0, 1), 1), (batch(1, None), 1)]);
+    let mut follower = fresh();
+    for (hw, lso) in [(1, 1), (3, 2)] {
+        let mut push = pushed(&log, 0, hw, 1, 1);
+        push.head.log_start = Offset(2);
+        follower.step(Input::Push(push));
+        assert_eq!((follower.hw(), follower.lso()), (hw, lso));
+    }
+}
+
 #[test]
 fn an_older_transaction_holds_what_is_stable_when_a_later_one_ends() {
     let mut leader = leader();
@@ -162,18 +189,45 @@ fn a_late_batch_of_the_same_epoch_is_asked_about_again() {
     assert_eq!(leader.produce(1, asked.batch, Acks::All).unverified.len(), 1, "an answer to the first counts no more");
 }
 
-/// Found by seed 1127: the partition was part of the transaction, and nothing was written before it ended. Its marker says nothing new.
+/// Found by seed 1127: the partition was part of the transaction, and nothing was written before it ended. Its marker ends nothing.
 #[test]
-fn a_marker_that_changes_nothing_voids_what_was_verified_before_it() {
-    let mut leader = leader();
-    let end = Marker { raised: false, ..commit(7, 0) };
+fn a_marker_that_ends_nothing_voids_what_was_verified_before_it() {
+    for (raised, end_of_log) in [(true, 2), (false, 3)] {
+        let mut leader = leader();
+        let (epoch, sequence) = if raised { (1, 0) } else { (0, 1) };
+        let end = Marker { raised, ..commit(7, epoch) };
+        leader.write(txn_batch(7, 0, 0));
+        leader.end_transaction(1, end);
+        let asked = leader.produce(2, txn_batch(7, epoch, sequence), Acks::All).unverified[0].clone();
+        leader.end_transaction(3, end);
+        leader.verify(&asked);
+        let again = leader.produce(2, asked.batch.clone(), Acks::All);
+        assert_eq!((again.unverified.len(), leader.end()), (1, end_of_log), "rule X3");
+    }
+}
+
+/// Rule X5: a client that keeps its epoch ends each of its transactions by the same marker. A leader that was deposed and has not heard of
+/// it may lack the one that this marker ends, and has the markers of those before: so it proves that it leads, like anyone who appends.
+#[test]
+fn a_marker_that_keeps_its_epoch_is_answered_once_the_isr_has_it_whatever_the_log_says() {
+    let mut leader = fresh();
+    leader.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 2, &[ME, PEER])));
+    leader.sync();
+    leader.acknowledge(PEER, 1, 0);
     leader.write(txn_batch(7, 0, 0));
+    let end = Marker { raised: false, ..commit(7, 0) };
     leader.end_transaction(1, end);
-    let asked = leader.produce(2, txn_batch(7, 0, 1), Acks::All).unverified[0].clone();
-    assert_eq!(leader.end_transaction(3, end).appended, []);
-    leader.verify(&asked);
-    let again = leader.produce(2, asked.batch.clone(), Acks::All);
-    assert_eq!((again.unverified.len(), leader.end()), (1, 2), "rule X3");
+    leader.sync();
+    assert_eq!(leader.acknowledge(PEER, 1, 2).answers, [(1, Ok(1))]);
+    assert_eq!((leader.hw(), leader.lso()), (2, 2));
+    // Of the next transaction, which another leader has.
+    assert_eq!(leader.end_transaction(2, end).answers, [], "all that is here is committed, and proves nothing");
+    assert_eq!(leader.sync().answers, []);
+    let mut cut_off = leader.clone();
+    let deposed = cut_off.step(Input::Assigned(assigned(2, 2, &[PEER, ME], 2, &[ME, PEER])));
+    assert_eq!(deposed.answers, [(2, Err(ErrorCode::NotLeaderOrFollower))], "its coordinator asks the other");
+    assert_eq!(leader.acknowledge(PEER, 1, 3).answers, [(2, Ok(2))]);
+    assert_eq!((leader.lso(), leader.aborted()), (3, vec![]), "it ends nothing");
 }
 
 #[test]
@@ -189,6 +243,57 @@ fn a_verification_of_another_office_or_too_long_ago_counts_for_nothing() {
     leader.now_ms += VERIFICATION_MS;
     leader.step(Input::Tick);
     assert_eq!(leader.produce(1, txn_batch(7, 0, 0), Acks::All).unverified.len(), 1);
+}
+
+/// What is asked is forgotten by time also where there is nobody else to wait for.
+#[test]
+fn a_lone_leader_looks_at_the_time_as_long_as_it_has_asked_something() {
+    let mut leader = fresh();
+    let mut alone = assigned(1, 1, &[ME], 1, &[ME]);
+    alone.record.replicas = vec![ME.broker];
+    leader.step(Input::Assigned(alone));
+    leader.sync();
+    assert!(!leader.replica.wants_ticks(), "an idle partition costs nothing");
+    leader.produce(1, txn_batch(7, 0, 0), Acks::All);
+    assert!(leader.replica.wants_ticks());
+    leader.now_ms += VERIFICATION_MS;
+    leader.step(Input::Tick);
+    assert!(!leader.replica.wants_ticks(), "it is forgotten");
+    assert!(leader_of_three().replica.wants_ticks(), "rule I6");
+    assert!(!fresh().replica.wants_ticks());
+}
+
+/// Rule P2: nobody is forgotten but by what is in the log, so that all replicas forget alike. A clock that is a day ahead for a moment
+/// makes no duplicate of a retry.
+#[test]
+fn what_is_refused_makes_nobody_forgotten_however_wrong_the_clock_is() {
+    const DAY_AND_MORE_MS: i64 = 25 * 3_600_000;
+    let (alone, both) =
+        (|revision| assigned(revision, 1, &[ME], 2, &[ME]), assigned(1, 1, &[ME, PEER], 2, &[ME, PEER]));
+    let mut leader = fresh();
+    leader.step(Input::Assigned(both));
+    leader.sync();
+    leader.acknowledge(PEER, 1, 0);
+    leader.produce(1, batch(1, stamp(0, 0)), Acks::All);
+    leader.sync();
+    leader.acknowledge(PEER, 1, 1);
+    leader.write(txn_batch(8, 0, 0));
+    leader.step(Input::Assigned(alone(2)));
+    leader.wall += DAY_AND_MORE_MS;
+    let gap = leader.produce(2, batch(1, stamp(0, 5)), Acks::All);
+    assert_eq!(gap.answers, [(2, Err(ErrorCode::NotEnoughReplicas))]);
+    let other = txn_batch(9, 0, 0);
+    assert_eq!(leader.produce(3, other.clone(), Acks::Leader).unverified.len(), 1);
+    let earlier = leader.produce(4, txn_batch(8, 0, 3), Acks::Leader);
+    assert_eq!(earlier.answers, [(4, Err(ErrorCode::OutOfOrderSequenceNumber))], "an open transaction does not expire");
+    assert_eq!(leader.end_transaction(5, commit(9, 1)).answers, [(5, Err(ErrorCode::NotEnoughReplicas))]);
+    leader.wall -= DAY_AND_MORE_MS;
+    let retried = leader.produce(6, batch(1, stamp(0, 0)), Acks::Leader);
+    assert_eq!((retried.appended, retried.answers), (vec![], vec![(6, Ok(0))]), "rule P3: a duplicate");
+    // What is appended does: with the time that it has in the log, which is everybody's.
+    leader.wall += DAY_AND_MORE_MS;
+    leader.produce(7, batch(1, None), Acks::Leader);
+    assert!(leader.replica.producers().summaries().all(|known| known.id != ProducerId(7)));
 }
 
 /// KIP-890: where each transaction has its own epoch, one that is not known here begins with it.

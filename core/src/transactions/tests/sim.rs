@@ -50,6 +50,8 @@ pub(super) enum Removed {
     EpochFence,
     /// X6: what is stable ends where a transaction is open.
     Stable,
+    /// X5: a leader that knows a marker of this epoch, and of nothing that is open, proves all the same that it leads.
+    Proof,
 }
 
 /// Whom a coordinator answers.
@@ -118,6 +120,7 @@ pub(super) struct Tally {
     pub(super) undecided: u32,
     failovers: u32,
     restarts: u32,
+    depositions: u32,
     timeouts: u32,
     rotations: u32,
     /// Plain batches under the id of a transactional producer that were appended.
@@ -136,6 +139,7 @@ struct Weather {
     late: usize,
     crash: usize,
     restart: usize,
+    depose: usize,
     open: usize,
     stall: usize,
     stray: usize,
@@ -191,6 +195,7 @@ impl World {
             late: draw(15),
             crash: draw(8),
             restart: draw(8),
+            depose: draw(4),
             open: draw(5),
             stall: draw(3),
             stray: draw(5),
@@ -254,17 +259,19 @@ impl World {
 
     fn step(&mut self) {
         self.now_ms += self.random.below(5) as i64;
-        let Weather { crash, restart, open, stall, stray, .. } = self.weather;
+        let Weather { crash, restart, depose, open, stall, stray, .. } = self.weather;
+        let dies = crash + restart + depose;
         if !self.healed {
             match self.random.below(1_000) {
                 chance if chance < crash => return self.crash_coordinator(),
                 chance if chance < crash + restart => return self.restart_partition(),
-                chance if chance < crash + restart + open => {
+                chance if chance < dies => return self.depose_leader(),
+                chance if chance < dies + open => {
                     let id = self.random.below(IDS);
                     return self.open_client(id);
                 }
-                chance if chance < crash + restart + open + stall => self.now_ms += 2_500,
-                chance if chance < crash + restart + open + stall + stray => return self.stray(),
+                chance if chance < dies + open + stall => self.now_ms += 2_500,
+                chance if chance < dies + open + stall + stray => return self.stray(),
                 _ => {}
             }
         }
@@ -505,6 +512,12 @@ impl World {
         self.partitions[at].restart();
     }
 
+    fn depose_leader(&mut self) {
+        let at = self.random.below(PARTITIONS);
+        self.tally.depositions += 1;
+        self.partitions[at].depose();
+    }
+
     /// Everything comes to rest (L5): nothing is under way, nothing open, what is committed is stable.
     fn settle(&mut self) {
         self.healed = true;
@@ -594,6 +607,7 @@ fn a_transaction_has_one_outcome_whatever_fails() {
         sum.undecided += tally.undecided;
         sum.failovers += tally.failovers;
         sum.restarts += tally.restarts;
+        sum.depositions += tally.depositions;
         sum.timeouts += tally.timeouts;
         sum.rotations += tally.rotations;
         sum.strays += tally.strays;
@@ -602,9 +616,9 @@ fn a_transaction_has_one_outcome_whatever_fails() {
     }
     println!("{sum:?}");
     let Tally { commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, .. } = sum;
-    let Tally { strays, numbered_anew, used_up, .. } = sum;
+    let Tally { strays, numbered_anew, used_up, depositions, .. } = sum;
     let outcomes = [commits, aborts, fenced, undecided];
-    let seen = [failovers, restarts, timeouts, rotations, strays, numbered_anew, used_up];
+    let seen = [failovers, restarts, depositions, timeouts, rotations, strays, numbered_anew, used_up];
     assert!(outcomes.iter().chain(&seen).all(|count| *count > 10), "{sum:?}");
 }
 
@@ -619,6 +633,7 @@ fn a_rule_that_is_missing_is_noticed() {
         Removed::Fence,
         Removed::EpochFence,
         Removed::Stable,
+        Removed::Proof,
     ];
     let missed: Vec<(Removed, Option<String>)> =
         rules.into_iter().map(|rule| (rule, (0..200).find_map(|seed| try_run(seed, rule).err()))).collect();

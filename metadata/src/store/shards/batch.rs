@@ -1,8 +1,8 @@
 //! What one commit of a shard holds: as many changes as one transaction takes (rules K8, O1), the last one of each key.
 
 use super::Changes;
-use crate::keys::{Key, Keys};
-use crate::kv::{TXN_OPS_MAX, Write};
+use crate::keys::{Key, Keys, ShardKind};
+use crate::kv::{Revision, TXN_OPS_MAX, Write};
 use crate::store::transition::{BATCH_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
 
@@ -30,6 +30,13 @@ pub struct ShardBatch {
 }
 
 impl ShardWrite {
+    /// Says that a shard has nothing left of any topic whose tombstone was laid at or before `seen`, behind the changes that make it true, and
+    /// that its owner writes nothing more of these (rule K6).
+    #[must_use]
+    pub fn purged(kind: ShardKind, shard: u32, seen: Revision) -> ShardWrite {
+        ShardWrite { key: Key::ShardPurged { kind, shard }, value: Some(seen.0.to_string().into()) }
+    }
+
     /// Whether no transaction takes it (rules K8, Z5): a batch with it would be `Refused`, however often it is sent.
     #[must_use]
     pub fn is_too_large(&self) -> bool {

@@ -21,6 +21,7 @@ const LIMITS: Limits = Limits {
     remove_after_ms: 500,
     transfer_ms: 800,
     finish_after_ms: 10_000,
+    bury_after_ms: 600_000,
     transfers_max: 3,
     moves_max: 2,
 };

@@ -69,6 +69,7 @@ fn produce(records: Bytes) -> ProduceRequest {
     ProduceRequest {
         topic: topic(),
         partition: 0,
+        arrived_bytes: records.len(),
         records,
         transaction: None,
         acks: Acks::All,

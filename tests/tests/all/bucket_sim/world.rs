@@ -228,6 +228,7 @@ impl World {
         let topic = NewTopic {
             name: "t".parse().expect("valid"),
             id: PARTITION.topic,
+            buried: Revision::ABSENT,
             replication_factor: 1,
             config: BTreeMap::new(),
             placements: vec![placement],

@@ -9,7 +9,7 @@ use millpond_core::replica::Live;
 use millpond_core::rules::Rules;
 use millpond_log::{BrokerId, Incarnation, Lsn, Rid, TopicId, WalGen};
 use millpond_metadata::keys::Keys;
-use millpond_metadata::kv::Kv;
+use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{
     CreateOutcome, Election, Image, NewTopic, Outcome, Placement, Registered, Registration, Session, Store, Versioned,
 };
@@ -133,6 +133,7 @@ async fn create(store: &Store, sessions: &[Session]) {
     let topic = NewTopic {
         name: "wide".parse().expect("a name"),
         id: TopicId(7),
+        buried: Revision::ABSENT,
         replication_factor: 3,
         config: BTreeMap::new(),
         placements: (0..PARTITIONS).map(placement).collect(),

@@ -1,7 +1,6 @@
 //! Kafka's own programs, as they are: command-line tools, performance and verifiable clients, Streams and Connect, each against processes of
 //! the binary. What is special to one of them stands in its own file.
 
-mod cluster;
 mod connect;
 mod copier;
 mod distributed;
@@ -17,7 +16,7 @@ mod transactions;
 
 /// Finds Kafka's archives, or says that the test could not run and returns.
 macro_rules! archives_or_skip {
-    ($test:literal) => {
+    ($test:expr) => {
         match millpond_tests::tools::Tool::KafkaPrograms.find() {
             Ok(archives) => archives,
             Err(why) => return millpond_tests::tools::skip($test, &why),

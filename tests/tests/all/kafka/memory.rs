@@ -330,3 +330,24 @@ async fn who_lists_ten_thousand_partitions_and_reads_nothing_takes_no_more_than_
     is_served(&dev.grpc, "t").await;
     dev.stop();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_batches_in_large_frames_keep_no_more_in_memory_than_the_tail() {
+    const FRAMES: usize = 100;
+    /// What comes with each small batch, for a partition that is not there.
+    const REFUSED: usize = 8 << 20;
+    let (dev, _dir) = start().await;
+    let mut connection = Connection::to(&dev.kafka).await;
+    connection.create("few", 1, &[]).await;
+    let request = produce(-1, "few", &[(0, batch(&[1], &[7; 1000])), (1, vec![7; REFUSED].into())]);
+    let before = resident_bytes(dev.pid());
+    let (most, ()) = most_resident(dev.pid(), async {
+        for _ in 0..FRAMES {
+            let answer = connection.call(9, &request).await;
+            let landed = answer.responses[0].partition_responses.iter().map(|landed| landed.error_code);
+            assert_eq!(landed.collect::<Vec<i16>>(), [0, 3], "one is taken, the other has no partition");
+        }
+    })
+    .await;
+    tell("100 frames of 8 MiB with a batch of 1 KB each", before, most, TAIL + SLACK);
+}

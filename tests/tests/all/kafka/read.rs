@@ -158,7 +158,8 @@ async fn offset_of(connection: &mut Connection, version: i16, topic: &str, times
         .with_name(name(topic))
         .with_partitions(vec![partition]);
     let request = kafka::ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![asked]);
-    let answer = connection.call(version, &request).await;
+    // Version 11 has the fields of version 10.
+    let answer = connection.call_as(version, version.min(10), &request).await;
     let found = &answer.topics[0].partitions[0];
     (found.error_code, found.offset, found.timestamp)
 }
@@ -176,7 +177,7 @@ async fn offsets_are_found_by_time() {
     let t = 1_700_000_000_000;
     connection.produce("jumbled", 0, batch(&[t + 5000, t, t + 9000, t + 1000], b"v")).await;
     let none = (0, -1, -1);
-    for version in 1..=10 {
+    for version in 1..=11 {
         // Case F10.
         for (time, expected) in
             [(2, (0, 0, 2)), (3, (0, 1, 4)), (4, (0, 1, 4)), (7, (0, 3, 8)), (8, (0, 3, 8)), (9, none)]
@@ -201,4 +202,36 @@ async fn offsets_are_found_by_time() {
     }
     assert_eq!(offset_of(&mut connection, 7, "empty", -3).await, none);
     assert_eq!(offset_of(&mut connection, 8, "even", -4).await.1, 0);
+}
+
+/// What version 11 asks for (KIP-1023): clients that are told which Kafka they talk to send it, whatever they ask for.
+#[tokio::test]
+async fn what_waits_for_its_upload_begins_where_object_storage_ends() {
+    const PENDING: i64 = -6;
+    let served = Served::start().await;
+    let mut connection = served.connect().await;
+    connection.create("t", 1, &[]).await;
+    assert_eq!(offset_of(&mut connection, 11, "t", PENDING).await, (0, 0, -1), "nothing is there");
+    connection.produce("t", 0, batch(&[1, 2], b"v")).await;
+    assert_eq!(offset_of(&mut connection, 11, "t", PENDING).await, (0, 0, -1), "nothing is uploaded");
+    assert_eq!(offset_of(&mut connection, 10, "t", PENDING).await, (35, -1, -1), "version 10 has no word for it");
+    let client = millpond_sdk::Client::connect(served.broker.grpc()).await.expect("the broker is up");
+    millpond_sdk::Admin::new(&client).flush_topic("t").await.expect("memory takes it");
+    assert_eq!(offset_of(&mut connection, 11, "t", PENDING).await, (0, 2, -1), "all is uploaded");
+    connection.produce("t", 0, batch(&[3], b"v")).await;
+    assert_eq!(offset_of(&mut connection, 11, "t", PENDING).await, (0, 2, -1), "the newest is not");
+    assert_eq!(offset_of(&mut connection, 11, "t", -5).await, (0, 1, -1));
+    delete_to(&mut connection, "t", 3).await;
+    assert_eq!(offset_of(&mut connection, 11, "t", PENDING).await, (0, 3, -1), "what is deleted waits for nothing");
+}
+
+async fn delete_to(connection: &mut Connection, topic: &str, offset: i64) {
+    let partition = kafka::delete_records_request::DeleteRecordsPartition::default().with_offset(offset);
+    let topic = kafka::delete_records_request::DeleteRecordsTopic::default()
+        .with_name(name(topic))
+        .with_partitions(vec![partition]);
+    let request = kafka::DeleteRecordsRequest::default().with_topics(vec![topic]).with_timeout_ms(30_000);
+    let answer = connection.call(2, &request).await;
+    let deleted = &answer.topics[0].partitions[0];
+    assert_eq!((deleted.error_code, deleted.low_watermark), (0, offset));
 }

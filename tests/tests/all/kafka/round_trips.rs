@@ -4,6 +4,8 @@
 use super::programs::{Program, promises};
 
 promises! {
+    confluent_kafka_gets_back_what_it_sent:
+        Program::Python("confluent.py"), ["@", "--large"], "10000 records there and back";
     confluent_kafka_looks_after_topics_and_their_settings:
         Program::Python("topics_confluent.py"), ["@"], "topics and settings hold";
     kafka_python_gets_back_what_it_sent:

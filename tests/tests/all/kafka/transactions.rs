@@ -415,6 +415,51 @@ async fn t3_a_hanging_transaction_is_found_and_aborted_by_its_marker() {
     served.broker.stop().await;
 }
 
+/// Rules X6, C1: whoever reads committed records is sent to no offset that the log holds no more, and would only ask again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_committed_records_is_in_the_log_though_records_of_an_open_transaction_are_deleted() {
+    let (served, mut kafka) = served(1).await;
+    let producer = init(&mut kafka, "open").await;
+    add(&mut kafka, "open", producer, 0).await;
+    assert_eq!(write_in(&mut kafka, 9, "open", 0, producer.batch(0, 5)).await.0, 0);
+    assert_eq!(latest_committed(&mut kafka).await, (0, 0));
+    let cut = kafka::delete_records_request::DeleteRecordsPartition::default().with_partition_index(0).with_offset(3);
+    let topic =
+        kafka::delete_records_request::DeleteRecordsTopic::default().with_name(name("t")).with_partitions(vec![cut]);
+    let request = kafka::DeleteRecordsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
+    let cut = kafka.call(2, &request).await.topics[0].partitions[0].clone();
+    assert_eq!((cut.error_code, cut.low_watermark), (0, 3));
+    assert_eq!(latest_committed(&mut kafka).await, (0, 3));
+    let fetched = read_in(&mut kafka, 12, 0, 3, 1).await;
+    let stands = (fetched.log_start_offset, fetched.last_stable_offset, fetched.high_watermark);
+    assert_eq!((fetched.error_code, stands), (0, (3, 3, 5)));
+    end_in(&mut kafka, 3, "open", producer, true).await.expect("it is open");
+    let fetched = loop {
+        let fetched = read_in(&mut kafka, 12, 0, 3, 1).await;
+        assert_eq!(fetched.error_code, 0);
+        if fetched.last_stable_offset == 6 {
+            break fetched;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(fetched.records.is_some_and(|records| !records.is_empty()), "it reads on from there");
+    served.broker.stop().await;
+}
+
+/// Code and offset of the end of committed records.
+async fn latest_committed(kafka: &mut Connection) -> (i16, i64) {
+    let partition = kafka::list_offsets_request::ListOffsetsPartition::default().with_timestamp(-1);
+    let asked =
+        kafka::list_offsets_request::ListOffsetsTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let request = kafka::ListOffsetsRequest::default()
+        .with_replica_id((-1).into())
+        .with_isolation_level(1)
+        .with_topics(vec![asked]);
+    let answer = kafka.call(7, &request).await;
+    let found = &answer.topics[0].partitions[0];
+    (found.error_code, found.offset)
+}
+
 /// Written through the Kafka door, read by the SDK through the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sdk_sees_committed_records_alone_and_moves_past_the_rest() {

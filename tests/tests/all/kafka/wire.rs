@@ -3,7 +3,6 @@
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::messages as kafka;
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
-use millpond_broker::Config;
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
 use millpond_log::{Batch, TimestampMs};
@@ -24,14 +23,6 @@ impl Served {
     pub(crate) async fn start() -> Served {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let broker = TestBroker::start(config(dir.path()), Arc::new(InMemory::new())).await;
-        Served { broker, _dir: dir }
-    }
-
-    /// With WAL files that take batches of 4 MiB, a quarter of one.
-    pub(crate) async fn with_room_for_large_batches() -> Served {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        let settings = Config { wal_file_bytes: 16 << 20, wal_bytes: 128 << 20, ..config(dir.path()) };
-        let broker = TestBroker::start(settings, Arc::new(InMemory::new())).await;
         Served { broker, _dir: dir }
     }
 
@@ -56,14 +47,19 @@ pub(crate) fn name(name: &str) -> kafka::TopicName {
 
 /// A request's frame, length in front.
 pub(crate) fn frame<R: Request>(version: i16, correlation_id: i32, request: &R) -> Bytes {
+    frame_as(version, version, correlation_id, request)
+}
+
+/// The frame of a request of `version` that has the fields of version `layout`.
+fn frame_as<R: Request>(version: i16, layout: i16, correlation_id: i32, request: &R) -> Bytes {
     let mut body = BytesMut::new();
     let header = kafka::RequestHeader::default()
         .with_request_api_key(R::KEY)
         .with_request_api_version(version)
         .with_correlation_id(correlation_id)
         .with_client_id(Some(text("raw")));
-    header.encode(&mut body, R::header_version(version)).expect("a header");
-    request.encode(&mut body, version).expect("the version has every field that is set");
+    header.encode(&mut body, R::header_version(layout)).expect("a header");
+    request.encode(&mut body, layout).expect("the version has every field that is set");
     framed(&body)
 }
 
@@ -93,14 +89,19 @@ impl Connection {
 
     /// Sends a request and reads its answer, all of it.
     pub(crate) async fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
+        self.call_as(version, version, request).await
+    }
+
+    /// The same in a version that `kafka-protocol` lacks, and that has the fields of version `layout`.
+    pub(crate) async fn call_as<R: Request>(&mut self, version: i16, layout: i16, request: &R) -> R::Response {
         let id = self.next;
         self.next += 1;
-        self.send(&frame(version, id, request)).await;
+        self.send(&frame_as(version, layout, id, request)).await;
         let mut answer = self.receive().await.expect("the broker answers");
-        let header = R::Response::header_version(version);
+        let header = R::Response::header_version(layout);
         let header = kafka::ResponseHeader::decode(&mut answer, header).expect("a header");
         assert_eq!(header.correlation_id, id);
-        let read = R::Response::decode(&mut answer, version).expect("an answer of this version");
+        let read = R::Response::decode(&mut answer, layout).expect("an answer of this version");
         assert!(!answer.has_remaining(), "key {} version {version} leaves {} bytes", R::KEY, answer.remaining());
         read
     }

@@ -38,12 +38,14 @@ fn check<R: Decodable + HeaderVersion>(api: Api, body: &impl ToWire, seen: impl 
     let min = if api == Api::Produce { 3 } else { min };
     // Their crate ends at 4; `described_log_dirs_are_read` reads 5.
     let max = if api == Api::DescribeLogDirs { 4 } else { max };
+    // Nor has it the newest of ListOffsets, which adds a meaning, and no field.
+    let layout = |version: i16| if api == Api::ListOffsets { version.min(10) } else { version };
     for version in min..=max {
         let mut frame = sealed(api, version, body);
         assert_eq!(frame.get_i32() as usize, frame.len(), "{api:?} {version}: the length in front");
-        let header = theirs::ResponseHeader::decode(&mut frame, R::header_version(version)).expect("a header");
+        let header = theirs::ResponseHeader::decode(&mut frame, R::header_version(layout(version))).expect("a header");
         assert_eq!(header.correlation_id, 77);
-        let read = R::decode(&mut frame, version).unwrap_or_else(|error| panic!("{api:?} {version}: {error}"));
+        let read = R::decode(&mut frame, layout(version)).unwrap_or_else(|error| panic!("{api:?} {version}: {error}"));
         assert!(frame.is_empty(), "{api:?} {version} leaves {} bytes", frame.len());
         seen(version, read);
     }

@@ -1,10 +1,11 @@
-//! Where transactions write: partitions, each led by a real replica over a log of its own, and groups, which are a plain model.
+//! Where transactions write: partitions, each led by a real replica over a log of its own, which another holds as well once it is synced, and
+//! groups, which are a plain model.
 
 use super::*;
 use crate::records::{Leader, PartitionRecord};
 use crate::replica::{
-    Acks, Assignment, EndState, Input, Live, Mark as Written, Now, Output, Placed, Recovered, Replica, Token,
-    Unverified, VerificationToken, Verified,
+    Acks, Assignment, EndState, Input, Live, Mark as Written, Now, Output, Placed, PushReply, Recovered, Replica, Said,
+    Token, Unverified, VerificationToken, Verified,
 };
 use crate::rules::Rules;
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp, TimestampType};
@@ -13,15 +14,21 @@ use millpond_log::epochs::LeaderEpochs;
 use millpond_log::transactions::aborted_in;
 use millpond_log::{BrokerId, Incarnation, LeaderEpoch, Offset, Rid, WalGen};
 
+/// Whoever leads, of two that are in sync.
 const ME: Rid = Rid { broker: BrokerId(1), wal_gen: WalGen(1) };
+const PEER: Live = Live { rid: Rid { broker: BrokerId(2), wal_gen: WalGen(2) }, inc: Incarnation(1) };
 
 /// A partition: a replica, what its WAL holds, and what its driver keeps.
 pub(in super::super) struct Partition {
     at: usize,
     replica: Replica,
+    /// A leader that was deposed and has not heard of it.
+    deposed: Option<Replica>,
     log: Vec<Placed>,
     synced: usize,
     epoch: u32,
+    /// Of the newest cursor to the peer.
+    nonce: u64,
     /// Newest mark handed out, and how long the log was then.
     marks: Vec<(Written, usize)>,
     tokens: BTreeMap<Token, Waiting>,
@@ -47,9 +54,11 @@ impl Partition {
         let mut partition = Partition {
             at,
             replica,
+            deposed: None,
             log: Vec::new(),
             synced: 0,
             epoch: 0,
+            nonce: 0,
             marks: Vec::new(),
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -66,15 +75,15 @@ impl Partition {
         let record = PartitionRecord {
             leader: Some(leader),
             epoch: LeaderEpoch(self.epoch),
-            isr: vec![ME],
+            isr: vec![ME, PEER.rid],
             elr: Vec::new(),
-            replicas: vec![ME.broker],
+            replicas: vec![ME.broker, PEER.rid.broker],
             adding: Vec::new(),
             removing: Vec::new(),
-            min_isr: 1,
+            min_isr: 2,
             unclean_epoch: None,
         };
-        let live = vec![Live { rid: ME, inc: leader.inc }];
+        let live = vec![Live { rid: ME, inc: leader.inc }, PEER];
         let revision = u64::from(self.epoch);
         for input in [Input::Session(Some(leader.inc)), Input::Assigned(Assignment { record, revision, live })] {
             let left = self.step(0, input);
@@ -98,6 +107,26 @@ impl Partition {
         self.take_office();
     }
 
+    /// The leader is cut off from the metadata store, and the other elected. That has all that was synced, and so all that was committed.
+    pub(super) fn depose(&mut self) {
+        let deposed = self.replica.clone();
+        self.restart();
+        self.deposed = Some(deposed);
+    }
+
+    /// The peer says that it has what is synced.
+    fn acknowledgement(&self) -> Input {
+        let end = self.log[..self.synced].last().map_or(Offset(0), |last| last.batch.end_offset());
+        let Live { rid, inc } = PEER;
+        Input::Reply(PushReply {
+            rid,
+            inc,
+            epoch: LeaderEpoch(self.epoch),
+            nonce: self.nonce,
+            said: Said::Matched { end },
+        })
+    }
+
     /// Steps the replica; returns the answers and the batches it hands back.
     fn step(&mut self, now_ms: i64, input: Input) -> Vec<Output> {
         let mut outputs = Vec::new();
@@ -111,8 +140,9 @@ impl Partition {
                 }
                 Output::PersistEpoch { mark, .. } => self.marks.push((mark, self.log.len())),
                 Output::Answer { .. } | Output::Verify(_) => left.push(output),
+                Output::Follow(cursor) => self.nonce = cursor.nonce,
                 Output::Publish => {}
-                other => panic!("a lone replica wants {other:?}"),
+                other => panic!("a leader of two that are in sync wants {other:?}"),
             }
         }
         left
@@ -185,7 +215,7 @@ fn recovered(at_end: EndState, epochs: LeaderEpochs, epoch_seen: u32, hw: u64) -
         at_end,
         epochs,
         timestamp_type: TimestampType::CreateTime,
-        lag_time_ms: 10_000,
+        lag_time_ms: u64::MAX,
         rules: Rules::ALL,
     })
 }
@@ -372,11 +402,18 @@ impl World {
         self.partitions[at].synced = len;
         self.partitions[at].marks.clear();
         self.step_partition(at, Input::Durable(mark));
+        let acknowledged = self.partitions[at].acknowledgement();
+        self.step_partition(at, acknowledged);
     }
 
     /// A marker arrives.
     pub(super) fn mark(&mut self, place: Place, mark: super::Mark) {
         match place {
+            Place::Partition(at)
+                if self.partitions[at].deposed.is_some() && !self.healed && self.random.percent(50) =>
+            {
+                self.mark_deposed(at, &mark);
+            }
             Place::Partition(at) => {
                 let marker = mark.marker;
                 self.drop_ended(at, marker.producer);
@@ -384,6 +421,25 @@ impl World {
                 self.step_partition(at, Input::EndTransaction { token, marker });
             }
             Place::Group(at) => self.settle_offsets(at, &mark),
+        }
+    }
+
+    /// Whoever sends it has not heard of the election either, and names the office that the deposed leader is sure to hold. Nobody
+    /// acknowledges what that appends: it answers at once or never.
+    fn mark_deposed(&mut self, at: usize, mark: &super::Mark) {
+        let now = Now { wall: TimestampMs(self.now_ms), mono_ms: self.now_ms as u64 };
+        let deposed = self.partitions[at].deposed.as_mut().expect("as was found");
+        let super::Mark { marker, .. } = *mark;
+        let knows = deposed.producers().summaries().any(|known| {
+            let newest = (known.id, known.epoch, known.coordinator_epoch);
+            newest == (marker.producer, marker.epoch, Some(marker.end.coordinator_epoch))
+                && known.transaction_start.is_none()
+        });
+        let mut outputs = Vec::new();
+        deposed.step(now, Input::EndTransaction { token: Token(0), marker }, &mut outputs);
+        let answered = outputs.iter().any(|output| matches!(output, Output::Answer { result: Ok(_), .. }));
+        if answered || (knows && self.removed == Removed::Proof) {
+            self.report_marked(Place::Partition(at), mark);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Kafka Connect with its connectors of files: lines go from a file through a topic into another.
 
+use super::super::cluster::{Brokers, Cluster, with_one_broker_and_with_three};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Running, in_time};
 use std::fs;
 use std::io::Write as _;
@@ -73,30 +73,24 @@ impl Worker {
     }
 }
 
-async fn lines_go_through(archives: &Path, cluster: Cluster) {
+with_one_broker_and_with_three! {
+    connect_carries_lines_and_goes_on_where_it_was: lines_go_through;
+}
+
+async fn lines_go_through(test: &str, brokers: Brokers) {
+    let archives = archives_or_skip!(test);
+    let cluster = Cluster::start(brokers).await;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let worker = Worker::new(dir.path(), &cluster);
     worker.write("one\ntwo\n");
-    let running = Running::start(archives, STANDALONE, &worker.files);
+    let running = Running::start(&archives, STANDALONE, &worker.files);
     assert_eq!(worker.read(2).await, "one\ntwo\n");
     worker.write("three\n");
     assert_eq!(worker.read(3).await, "one\ntwo\nthree\n");
     running.terminate().await;
     worker.write("four\n");
-    let running = Running::start(archives, STANDALONE, &worker.files);
+    let running = Running::start(&archives, STANDALONE, &worker.files);
     assert_eq!(worker.read(4).await, "one\ntwo\nthree\nfour\n", "it goes on where it was");
     running.terminate().await;
     cluster.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connect_carries_lines_through_one_broker_and_goes_on_where_it_was() {
-    let archives = archives_or_skip!("connect_carries_lines_through_one_broker_and_goes_on_where_it_was");
-    lines_go_through(&archives, Cluster::dev()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connect_carries_lines_through_three_brokers_and_goes_on_where_it_was() {
-    let archives = archives_or_skip!("connect_carries_lines_through_three_brokers_and_goes_on_where_it_was");
-    lines_go_through(&archives, Cluster::fleet().await).await;
 }

@@ -1,7 +1,7 @@
 //! A distributed worker of Kafka Connect, which keeps its settings, offsets and states in topics, and whose source writes exactly once.
 
+use super::super::cluster::{Brokers, Cluster, with_one_broker_and_with_three};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Running, in_time, until};
 use super::records;
 use millpond_sdk::{Client, IsolationLevel};
@@ -54,6 +54,7 @@ async fn worker(archives: &Path, dir: &Path, cluster: &Cluster) -> (Running, Str
     );
     for kept in ["config", "offset", "status"] {
         writeln!(settings, "{kept}.storage.topic=connect-{kept}").expect("text grows");
+        writeln!(settings, "{kept}.storage.replication.factor={}", cluster.size).expect("text grows");
     }
     let file = dir.join("worker.properties");
     fs::write(&file, settings).expect("there is room");
@@ -81,10 +82,13 @@ async fn values(client: &Client, isolation: IsolationLevel) -> Vec<String> {
     records::read(client, TOPIC, 1, isolation).await.into_iter().map(|(_, value)| value).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connect_writes_each_line_exactly_once_though_its_distributed_worker_is_killed() {
-    let archives = archives_or_skip!("connect_writes_each_line_exactly_once_though_its_distributed_worker_is_killed");
-    let cluster = Cluster::fleet().await;
+with_one_broker_and_with_three! {
+    connect_writes_each_line_exactly_once_though_its_distributed_worker_is_killed: writes_exactly_once;
+}
+
+async fn writes_exactly_once(test: &str, brokers: Brokers) {
+    let archives = archives_or_skip!(test);
+    let cluster = Cluster::start(brokers).await;
     let client = cluster.connect().await;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (from, to) = (dir.path().join("in"), dir.path().join("out"));
@@ -92,7 +96,7 @@ async fn connect_writes_each_line_exactly_once_though_its_distributed_worker_is_
     let (running, rest) = worker(&archives, dir.path(), &cluster).await;
     let source = json!({
         "connector.class": "FileStreamSource", "tasks.max": "1", "file": from, "topic": TOPIC, "batch.size": "100",
-        "topic.creation.default.partitions": "1", "topic.creation.default.replication.factor": "3",
+        "topic.creation.default.partitions": "1", "topic.creation.default.replication.factor": "-1",
         // A worker reads what is committed of its offsets to their end before it does anything else.
         "producer.override.transaction.timeout.ms": "10000",
     });

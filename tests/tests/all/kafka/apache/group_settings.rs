@@ -1,8 +1,8 @@
 //! Settings of groups, and of what else there is, by Kafka's tools for them.
 
+use super::super::cluster::Cluster;
 use super::super::wire::{Connection, name, text};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Programs, until};
 use kafka_protocol::messages as kafka;
 use std::collections::BTreeSet;

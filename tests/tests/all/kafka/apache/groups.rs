@@ -1,7 +1,7 @@
 //! Groups by Kafka's tool for them, with members that are Kafka's verifiable consumers, of the classic protocol and of KIP-848.
 
+use super::super::cluster::{Brokers, Cluster, with_one_broker_and_with_three};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Programs, Running, rows, until};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -135,7 +135,16 @@ impl Group<'_> {
     }
 }
 
-async fn groups_are_looked_after(archives: &Path, cluster: Cluster, protocol: &str) {
+with_one_broker_and_with_three! {
+    kafka_tools_look_after_a_classic_group_of_verifiable_consumers:
+        async |test, brokers| groups_are_looked_after(test, brokers, "classic").await;
+    kafka_tools_look_after_a_consumer_group_of_verifiable_consumers:
+        async |test, brokers| groups_are_looked_after(test, brokers, "consumer").await;
+}
+
+async fn groups_are_looked_after(test: &str, brokers: Brokers, protocol: &str) {
+    let archives = archives_or_skip!(test);
+    let (archives, cluster) = (archives.as_path(), Cluster::start(brokers).await);
     let mut group =
         Group { archives, cluster: &cluster, protocol, programs: Programs::start(archives, &cluster.bootstrap) };
     group.programs.tool(TOPICS, &["--create", "--topic", "t", "--partitions", "4"]).await;
@@ -165,17 +174,4 @@ async fn groups_are_looked_after(archives: &Path, cluster: Cluster, protocol: &s
     group.is_reset_by_every_means(&ends).await;
     group.is_deleted().await;
     cluster.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kafka_tools_look_after_a_classic_group_of_verifiable_consumers_of_one_broker() {
-    let archives = archives_or_skip!("kafka_tools_look_after_a_classic_group_of_verifiable_consumers_of_one_broker");
-    groups_are_looked_after(&archives, Cluster::dev(), "classic").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kafka_tools_look_after_a_consumer_group_of_verifiable_consumers_of_three_brokers() {
-    let archives =
-        archives_or_skip!("kafka_tools_look_after_a_consumer_group_of_verifiable_consumers_of_three_brokers");
-    groups_are_looked_after(&archives, Cluster::fleet().await, "consumer").await;
 }

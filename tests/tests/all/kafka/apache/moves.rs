@@ -1,7 +1,7 @@
 //! Replicas that are moved, and preferred ones that lead again, by Kafka's tools.
 
+use super::super::cluster::Cluster;
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Programs, until};
 use serde_json::{Value, json};
 use std::path::Path;

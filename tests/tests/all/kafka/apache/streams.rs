@@ -1,15 +1,15 @@
 //! A job of Kafka Streams with exactly-once semantics, killed in the middle of transactions.
 
+use super::super::cluster::{Brokers, Cluster, with_one_broker_and_with_three};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Running, until};
 use super::records;
-use millpond_sdk::{Admin, Client, IsolationLevel, NewTopic, Producer, ProducerConfig, ProducerRecord};
+use millpond_sdk::{Admin, Client, IsolationLevel, Producer, ProducerConfig, ProducerRecord};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 const OUTPUT: &str = "counts";
-const PARTITIONS: u32 = 2;
+const PARTITIONS: u32 = 3;
 const WORDS: u32 = 20;
 const LINES: u32 = 200;
 /// The job is killed so often.
@@ -63,15 +63,16 @@ fn total(counts: &Counts) -> usize {
     counts.values().map(Vec::len).sum()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_counts_each_word_exactly_once_though_it_is_killed_in_transactions() {
-    let archives = archives_or_skip!("streams_counts_each_word_exactly_once_though_it_is_killed_in_transactions");
-    let cluster = Cluster::fleet().await;
+with_one_broker_and_with_three! {
+    streams_counts_each_word_exactly_once_though_it_is_killed_in_transactions_and_so_is_one_of_three_brokers: counts_exactly_once;
+}
+
+async fn counts_exactly_once(test: &str, brokers: Brokers) {
+    let archives = archives_or_skip!(test);
+    let mut cluster = Cluster::start(brokers).await;
     let client = cluster.connect().await;
     for topic in ["lines", OUTPUT] {
-        let mut topic = NewTopic::new(topic);
-        (topic.partitions, topic.replication_factor) = (Some(PARTITIONS), Some(3));
-        Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+        cluster.create(topic, PARTITIONS, &[]).await;
     }
     let state = tempfile::tempdir().expect("a temporary folder");
     let mut expected = Counts::new();
@@ -81,6 +82,9 @@ async fn streams_counts_each_word_exactly_once_though_it_is_killed_in_transactio
         until("an open transaction", async || is_open(&client).await).await;
         running.kill().await;
         running = job(&archives, &cluster, state.path()).await;
+    }
+    if brokers == Brokers::Three {
+        cluster.as_fleet().kill(1);
     }
     write(&client, KILLS, &mut expected).await;
     let mut committed = Counts::new();
@@ -96,6 +100,9 @@ async fn streams_counts_each_word_exactly_once_though_it_is_killed_in_transactio
     let topics = Admin::new(&client).list_topics().await.expect("brokers are up");
     for own in ["counting-kept-changelog", "counting-words-repartition"] {
         assert!(topics.iter().any(|topic| &*topic.name == own), "{own} in {topics:?}");
+    }
+    if brokers == Brokers::Three {
+        cluster.as_fleet().restart(1).await;
     }
     running.terminate().await;
     cluster.stop().await;

@@ -1,10 +1,10 @@
 //! Topics, their settings, their records and where these lie, by the tools that operators know.
 
+use super::super::cluster::{Brokers, Cluster, with_one_broker_and_with_three};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Programs, rows, until};
 use serde_json::Value;
-use std::path::Path;
+use std::collections::BTreeSet;
 
 const TOPICS: &str = "org.apache.kafka.tools.TopicCommand";
 const CONFIGS: &str = "kafka.admin.ConfigCommand";
@@ -127,6 +127,24 @@ async fn records_are_read_found_and_deleted(programs: &mut Programs) {
     assert_eq!(offsets(programs, &["--time", "earliest"]).await, format!("r:0:{} r:1:1", counts[0]));
 }
 
+/// The console's own way to write them: what is null is named, and what is empty is not there.
+async fn headers_and_nulls_come_back(programs: &mut Programs) {
+    programs.tool(TOPICS, &["--create", "--topic", "h", "--partitions", "3"]).await;
+    let mut write = vec!["--topic", "h"];
+    for property in ["parse.headers=true", "parse.key=true", "null.marker=NULL"] {
+        write.extend(["--reader-property", property]);
+    }
+    let written = "h:1,n:2\tkey\tvalue\nNULL\tNULL\tNULL\nh:\t\tx\n";
+    programs.tool_with(PRODUCER, &write, written).await;
+    let mut read = vec!["--topic", "h", "--from-beginning", "--max-messages", "3"];
+    for property in ["print.headers=true", "print.key=true"] {
+        read.extend(["--formatter-property", property]);
+    }
+    let said = programs.tool(CONSUMER, &read).await;
+    let came: BTreeSet<&str> = said.lines().collect();
+    assert_eq!(came, BTreeSet::from(["NO_HEADERS\tnull\tnull", "h:\t\tx", "h:1,n:2\tkey\tvalue"]), "{said}");
+}
+
 async fn brokers_tell_of_themselves(programs: &mut Programs, bootstrap: &str, size: usize) {
     let versions = programs.tool(API_VERSIONS, &[]).await;
     let brokers: Vec<&str> = versions.lines().filter(|line| line.ends_with("-> (")).collect();
@@ -144,31 +162,25 @@ async fn brokers_tell_of_themselves(programs: &mut Programs, bootstrap: &str, si
     }
 }
 
-/// As `kafka-producer-perf-test.sh` and `kafka-consumer-perf-test.sh` do.
+/// As `kafka-producer-perf-test.sh` and `kafka-consumer-perf-test.sh` do: many records, and large ones.
 async fn performance_programs_read_all_that_they_wrote(programs: &mut Programs, bootstrap: &str) {
-    programs.tool(TOPICS, &["--create", "--topic", "p", "--partitions", "2"]).await;
+    let room = "6291456";
+    let (topic_room, client_room) = (format!("max.message.bytes={room}"), format!("max.request.size={room}"));
+    programs.tool(TOPICS, &["--create", "--topic", "p", "--partitions", "3", "--config", &topic_room]).await;
     let at = format!("bootstrap.servers={bootstrap}");
-    let write = [
-        "--topic",
-        "p",
-        "--num-records",
-        "20000",
-        "--record-size",
-        "100",
-        "--throughput",
-        "-1",
-        "--producer-props",
-        &at,
-    ];
-    let said = format!("{:?}", programs.run(PRODUCER_PERFORMANCE, &write, "").await);
-    assert!(said.contains("20000 records sent"), "{said}");
-    let said = programs.tool(CONSUMER_PERFORMANCE, &["--topic", "p", "--num-records", "20000"]).await;
-    let count = said.lines().last().and_then(|line| line.split(", ").nth(4)).map(str::to_owned);
-    assert_eq!(count.as_deref(), Some("20000"), "{said}");
+    for (count, size, all) in [("20000", "100", "20000"), ("6", "3000000", "20006")] {
+        let write = ["--topic", "p", "--num-records", count, "--record-size", size, "--throughput", "-1"];
+        let to = ["--producer-props", &at, &client_room];
+        let said = format!("{:?}", programs.run(PRODUCER_PERFORMANCE, &[&write[..], &to].concat(), "").await);
+        assert!(said.contains(&format!("{count} records sent")), "{said}");
+        let said = programs.tool(CONSUMER_PERFORMANCE, &["--topic", "p", "--num-records", all]).await;
+        let read = said.lines().last().and_then(|line| line.split(", ").nth(4)).map(str::to_owned);
+        assert_eq!(read.as_deref(), Some(all), "{said}");
+    }
 }
 
 async fn topics_are_deleted(programs: &mut Programs) {
-    for topic in ["t", "r", "p"] {
+    for topic in ["t", "r", "p", "h"] {
         programs.tool(TOPICS, &["--delete", "--topic", topic]).await;
     }
     assert!(programs.refused(TOPICS, &["--delete", "--topic", "t"]).await.contains("does not exist"));
@@ -176,25 +188,20 @@ async fn topics_are_deleted(programs: &mut Programs) {
     assert_eq!(rows(&programs.tool(TOPICS, &["--list"]).await, "t").len(), 0);
 }
 
-async fn tools_hold(archives: &Path, cluster: Cluster) {
-    let mut programs = Programs::start(archives, &cluster.bootstrap);
+with_one_broker_and_with_three! {
+    kafka_tools_look_after_topics_settings_and_records: tools_hold;
+}
+
+async fn tools_hold(test: &str, brokers: Brokers) {
+    let archives = archives_or_skip!(test);
+    let cluster = Cluster::start(brokers).await;
+    let mut programs = Programs::start(&archives, &cluster.bootstrap);
     topics_are_looked_after(&mut programs, cluster.size).await;
     settings_hold(&mut programs).await;
     records_are_read_found_and_deleted(&mut programs).await;
+    headers_and_nulls_come_back(&mut programs).await;
     brokers_tell_of_themselves(&mut programs, &cluster.bootstrap, cluster.size).await;
     performance_programs_read_all_that_they_wrote(&mut programs, &cluster.bootstrap).await;
     topics_are_deleted(&mut programs).await;
     cluster.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kafka_tools_look_after_topics_settings_and_records_of_one_broker() {
-    let archives = archives_or_skip!("kafka_tools_look_after_topics_settings_and_records_of_one_broker");
-    tools_hold(&archives, Cluster::dev()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kafka_tools_look_after_topics_settings_and_records_of_three_brokers() {
-    let archives = archives_or_skip!("kafka_tools_look_after_topics_settings_and_records_of_three_brokers");
-    tools_hold(&archives, Cluster::fleet().await).await;
 }

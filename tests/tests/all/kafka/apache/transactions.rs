@@ -1,7 +1,7 @@
 //! Transactions by Kafka's tool for them: listed, described, looked for where they hang, and aborted.
 
+use super::super::cluster::{Brokers, Cluster, with_one_broker_and_with_three};
 use super::archives_or_skip;
-use super::cluster::Cluster;
 use super::java::{Programs, rows, until};
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::{Txn, Write};
@@ -54,17 +54,24 @@ async fn abort(programs: &mut Programs, first: &str) {
     programs.tool(TRANSACTIONS, &["abort", "--topic", "t", "--partition", "0", "--start-offset", first]).await;
 }
 
-async fn open_transactions_are_told_of_and_aborted(programs: &mut Programs, client: &Client, brokers: &[&str]) {
-    let replicas = brokers.len().to_string();
-    programs.tool(TOPICS, &["--create", "--topic", "t", "--replication-factor", &replicas]).await;
+with_one_broker_and_with_three! {
+    kafka_tools_tell_of_open_transactions_and_abort_them: open_transactions_are_told_of_and_aborted;
+}
+
+async fn open_transactions_are_told_of_and_aborted(test: &str, brokers: Brokers) {
+    let archives = archives_or_skip!(test);
+    let cluster = Cluster::start(brokers).await;
+    let programs = &mut Programs::start(&archives, &cluster.bootstrap);
+    let client = &cluster.connect().await;
+    programs.tool(TOPICS, &["--create", "--topic", "t"]).await;
     let _tracked = open(client, "tracked").await;
     assert_eq!(state(programs, "tracked").await, "Ongoing");
     let described = programs.tool(TRANSACTIONS, &["describe", "--transactional-id", "tracked"]).await;
     let [row] = &rows(&described, "tracked")[..] else { panic!("{described}") };
     assert_eq!((&*row[4], &*row[5], &*row[8]), ("Ongoing", "600000", "t-0"), "{described}");
     assert_eq!(opened(programs).await, ["0"]);
-    for broker in brokers {
-        assert!(hanging(programs, broker).await.is_empty(), "its coordinator will end it");
+    for broker in 0..cluster.size {
+        assert!(hanging(programs, &broker.to_string()).await.is_empty(), "its coordinator will end it");
     }
     let absent = programs.refused(TRANSACTIONS, &["describe", "--transactional-id", "absent"]).await;
     assert!(absent.contains("could not be found"), "{absent}");
@@ -84,14 +91,6 @@ async fn open_transactions_are_told_of_and_aborted(programs: &mut Programs, clie
     until("the end of it", async || state(programs, "forced").await == "Empty").await;
     assert!(forced.commit().await.is_err(), "it was aborted");
     until("its marker", async || stable(client).await == Offset(4)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kafka_tools_tell_of_open_transactions_and_abort_them_at_one_broker() {
-    let archives = archives_or_skip!("kafka_tools_tell_of_open_transactions_and_abort_them_at_one_broker");
-    let cluster = Cluster::dev();
-    let mut programs = Programs::start(&archives, &cluster.bootstrap);
-    open_transactions_are_told_of_and_aborted(&mut programs, &cluster.connect().await, &["0"]).await;
     cluster.stop().await;
 }
 
@@ -103,8 +102,7 @@ async fn kafka_tools_find_what_hangs_at_each_replica_and_abort_it_at_three_broke
     let mut cluster = Cluster::fleet().await;
     let mut programs = Programs::start(&archives, &cluster.bootstrap);
     let client = cluster.connect().await;
-    open_transactions_are_told_of_and_aborted(&mut programs, &client, &brokers).await;
-
+    programs.tool(TOPICS, &["--create", "--topic", "t"]).await;
     let mut lost = open(&client, "lost").await;
     let fleet = cluster.as_fleet();
     let store = fleet.store().await;
@@ -117,13 +115,13 @@ async fn kafka_tools_find_what_hangs_at_each_replica_and_abort_it_at_three_broke
         fleet.wait_until_in_sync().await;
     }
     for broker in brokers {
-        until("what hangs", async || hanging(&mut programs, broker).await == ["4"]).await;
+        until("what hangs", async || hanging(&mut programs, broker).await == ["0"]).await;
     }
-    abort(&mut programs, "4").await;
+    abort(&mut programs, "0").await;
     for broker in brokers {
         until("nothing hangs", async || hanging(&mut programs, broker).await.is_empty()).await;
     }
-    assert_eq!(stable(&client).await, Offset(6));
+    assert_eq!(stable(&client).await, Offset(2));
     assert!(lost.commit().await.is_err(), "nobody knows it");
     cluster.stop().await;
 }

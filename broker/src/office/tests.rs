@@ -1,0 +1,97 @@
+//! A metadata store that was restored from a backup ends the broker, whichever of its requests is told so (rule K7).
+
+use super::*;
+use crate::faulted::{Fault, Faulted};
+use crate::wal::WalOptions;
+use crate::wal::disk::RealDisk;
+use futures::FutureExt;
+use millpond_metadata::embedded::Embedded;
+use millpond_metadata::keys::Keys;
+use millpond_metadata::kv::{BoxFuture, Kv, Range, Ranged, Txn, TxnOutcome};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+/// A store that says that it was restored: to transactions, to reads.
+#[derive(Default)]
+struct Backup {
+    txns: AtomicBool,
+    reads: AtomicBool,
+}
+
+fn restored<T: Send + 'static>() -> BoxFuture<'static, Result<T, KvError>> {
+    async { Err(KvError::Restored("revision 3 after revision 9".to_owned())) }.boxed()
+}
+
+impl Fault for Backup {
+    fn range<'a>(&'a self, inner: &'a Embedded, range: Range) -> BoxFuture<'a, Result<Ranged, KvError>> {
+        if self.reads.load(Ordering::Relaxed) { restored() } else { inner.range(range) }
+    }
+
+    fn txn<'a>(&'a self, inner: &'a Embedded, txn: Txn) -> BoxFuture<'a, Result<TxnOutcome, KvError>> {
+        if self.txns.load(Ordering::Relaxed) { restored() } else { inner.txn(txn) }
+    }
+}
+
+/// A broker that has registered, and its store.
+async fn registered(dir: &TempDir) -> (Registrar, Registration, Arc<Faulted<Backup>>) {
+    let kv = Faulted::new(Backup::default());
+    let store = Store::new(kv.clone(), Keys::for_cluster("c"));
+    store.init_cluster("c").await.expect("founded");
+    let options =
+        WalOptions { dir: dir.path().join("wal"), bytes_max: 4 << 20, file_bytes: 1 << 20, memory_bytes: 1 << 20 };
+    let (wal, recovered) =
+        Wal::open(options, Arc::new(RealDisk), "c", BrokerId(1), WalGen(7)).expect("the folder is empty");
+    let record = SessionRecord {
+        wal_gen: recovered.identity.wal_gen,
+        grpc: "a:1".to_owned(),
+        kafka: "a:2".to_owned(),
+        kafka_listeners: std::collections::BTreeMap::new(),
+        http: "a:3".to_owned(),
+        internal: None,
+        rack: None,
+    };
+    let registrar = Registrar {
+        store,
+        wal,
+        broker: BrokerId(1),
+        record,
+        ttl: Duration::from_secs(6),
+        note_interval: Duration::from_secs(10),
+        mark: Mark::new(Arc::new(RealDisk), dir.path().to_owned()),
+    };
+    let registration = registrar.register(Incarnation(0)).await.expect("nothing fails yet");
+    (registrar, registration, kv)
+}
+
+#[tokio::test]
+async fn a_note_of_the_disk_that_meets_a_restored_store_is_not_tried_again() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (registrar, mut registration, kv) = registered(&dir).await;
+    registration.noted = None;
+    kv.fault.txns.store(true, Ordering::Relaxed);
+    let noted = registrar.note_disk(&mut registration).await;
+    assert!(matches!(noted, Err(StoreError::Restored(_))), "{noted:?}");
+    // It reads what was written meanwhile, and is told then.
+    kv.fault.txns.store(false, Ordering::Relaxed);
+    let other = registrar.store.refresh_broker(&registration.session, registration.disk, Lsn(1 << 40)).await;
+    assert!(matches!(other, Ok(Outcome::Committed { .. })), "{other:?}");
+    kv.fault.reads.store(true, Ordering::Relaxed);
+    let noted = registrar.note_disk(&mut registration).await;
+    assert!(matches!(noted, Err(StoreError::Restored(_))), "{noted:?}");
+}
+
+#[tokio::test]
+async fn a_disk_is_settled_before_it_registers_and_a_restored_store_is_told_then() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut registrar, registration, kv) = registered(&dir).await;
+    let inc = registration.session.inc;
+    let (kept, stale) = registrar.examine(inc).await.expect("it is the disk that registered last");
+    assert_eq!((kept, stale), (inc, None));
+    let older = registrar.examine(Incarnation(inc.0 - 1)).await.expect("it becomes another replica (rule B4)");
+    assert!(matches!(older, (Incarnation(0), Some(_))), "{older:?}");
+    assert_ne!(registrar.record.wal_gen, registration.session.rid.wal_gen, "rule B1a");
+    kv.fault.reads.store(true, Ordering::Relaxed);
+    let told = registrar.examine(Incarnation(0)).await;
+    assert!(matches!(told, Err(OfficeError::Store(StoreError::Restored(_)))), "{told:?}");
+}
