@@ -322,6 +322,7 @@ fn view<'a>(image: &'a Image, written: &'a BTreeMap<PartitionId, Versioned<Parti
         (*id, &seen.value)
     };
     View {
+        disks: image.disks.iter().map(|(id, disk)| (*id, disk.value.wal_gen)).collect(),
         members: image.sessions.iter().map(member).collect(),
         leaving: image.drains.keys().copied().collect(),
         draining: image.drains.iter().filter(|(_, drain)| drain.value.replicas).map(|(id, _)| *id).collect(),

@@ -5,11 +5,12 @@ use crate::alive::live_session;
 use crate::api::{ApiError, MoveTo, PartitionMove, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{Local, PartitionHandle, Topic};
+use crate::loss::{accept_command, give_up_command};
 use crate::topics::unavailable;
 use millpond_core::controller::reassigned;
 use millpond_core::records::{DrainRecord, PartitionRecord};
 use millpond_core::replica::{Live, Transfer};
-use millpond_log::{BrokerId, ErrorCode, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, PartitionId, WalGen};
 use millpond_metadata::store::{Forgotten, Outcome, RecordChange, Session, Versioned};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -185,34 +186,49 @@ impl Broker {
         }
     }
 
-    /// Forgets a broker that holds nothing and will not come back.
+    /// Forgets a broker that holds nothing and will not come back. If it is `lost`, its disk counts as gone for good from now on (rule B4),
+    /// and it is forgotten if no partition names it. Returns how many do: 0 once it is forgotten.
     ///
     /// # Errors
-    /// `INVALID_REQUEST`: it runs, or partitions still name it.
-    pub async fn forget_broker(&self, broker: BrokerId) -> Result<(), ApiError> {
-        self.counted("ForgetBroker", self.forget(broker).await)
+    /// `INVALID_REQUEST`: it runs, or partitions still name it and it is not lost.
+    pub async fn forget_broker(&self, broker: BrokerId, lost: bool) -> Result<usize, ApiError> {
+        self.counted("ForgetBroker", self.forget(broker, lost).await)
     }
 
-    async fn forget(&self, broker: BrokerId) -> Result<(), ApiError> {
+    async fn forget(&self, broker: BrokerId, lost: bool) -> Result<usize, ApiError> {
         let (session, store) = (self.session()?, &self.inner().store);
-        if store.read_disk(broker).await.map_err(|error| unavailable(&error))?.is_none() {
-            return Err(unknown(broker));
+        let disk = store.read_disk(broker).await.map_err(|error| unavailable(&error))?;
+        let disk = disk.ok_or_else(|| unknown(broker))?.value.wal_gen;
+        if lost {
+            self.give_disk_up(&session, broker).await?;
         }
         loop {
             let refuse = |message: String| Err(ApiError::new(ErrorCode::InvalidRequest, message));
             match store.forget_broker(&session, broker).await.map_err(|error| unavailable(&error))? {
-                Forgotten::Done => return Ok(()),
-                Forgotten::Alive => return refuse(format!("broker {broker} runs; stop it first")),
+                Forgotten::Done => return Ok(0),
+                Forgotten::Alive => return refuse(runs(broker)),
+                Forgotten::Holds { partitions, .. } if lost => return Ok(partitions),
                 Forgotten::Holds { partitions, first, last_copy } => {
                     let tables = self.inner().catalog.tables();
                     let name = tables.topics().find(|topic| topic.record.id == first.topic);
                     let name = name.map_or_else(|| first.topic.to_string(), |topic| topic.record.name.to_string());
-                    let first = format!("{name}:{}", first.index);
-                    return refuse(match last_copy {
-                        true => {
-                            format!("broker {broker} has the last copy of {first}; start it, or accept the loss first")
-                        }
-                        false => format!(
+                    let (first, index) = (format!("{name}:{}", first.index), first.index);
+                    return refuse(match (last_copy, disk == WalGen::LOST) {
+                        (true, true) => format!(
+                            "broker {broker} had the last copy of {first}, and its disk is given up; accept that first with \
+                             `{}`",
+                            accept_command(&name, index)
+                        ),
+                        (false, true) => format!(
+                            "partitions that still name broker {broker}, whose disk is given up: {partitions} ({first}); they move \
+                             elsewhere, or wait for `millpond partition accept-loss`"
+                        ),
+                        (true, false) => format!(
+                            "broker {broker} has the last copy of {first}; start it; or, if its disk is gone for good, say so with \
+                             `{}`, and then accept the loss",
+                            give_up_command(broker)
+                        ),
+                        (false, false) => format!(
                             "broker {broker} still holds replicas of {partitions} partitions ({first}); `cluster drain {broker}` \
                              moves them, or `partition move`"
                         ),
@@ -220,6 +236,25 @@ impl Broker {
                 }
                 Forgotten::Again => tokio::time::sleep(LOOK).await,
                 Forgotten::Fenced => return Err(stopping()),
+            }
+        }
+    }
+
+    /// Puts on record that a broker's disk is gone for good.
+    async fn give_disk_up(&self, session: &Session, broker: BrokerId) -> Result<(), ApiError> {
+        let store = &self.inner().store;
+        loop {
+            let sessions = store.sessions().await.map_err(|error| unavailable(&error))?;
+            if sessions.contains_key(&broker) {
+                return Err(refused(ErrorCode::InvalidRequest, &runs(broker)));
+            }
+            match store.give_disk_up(session, broker).await.map_err(|error| unavailable(&error))? {
+                Outcome::Committed { .. } => {
+                    tracing::warn!(%broker, "an operator gave its disk up: what it has the last copy of is lost");
+                    return Ok(());
+                }
+                Outcome::Fenced => return Err(stopping()),
+                Outcome::Conflict | Outcome::Unknown => tokio::time::sleep(LOOK).await,
             }
         }
     }
@@ -289,6 +324,10 @@ fn leads(local: &Local) -> bool {
 
 fn refused(code: ErrorCode, message: &str) -> ApiError {
     ApiError::new(code, message.to_owned())
+}
+
+fn runs(broker: BrokerId) -> String {
+    format!("broker {broker} runs; stop it first")
 }
 
 fn unknown(broker: BrokerId) -> ApiError {

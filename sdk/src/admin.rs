@@ -313,9 +313,25 @@ impl Admin {
     /// `InvalidRequest`: it runs, a partition names it, or there is no such broker.
     pub async fn forget_broker(&self, broker: BrokerId) -> Result<(), Error> {
         let call = |channel| async move {
-            answer(admin_client(channel).forget_broker(v1::ForgetBrokerRequest { broker: broker.0 }).await)
+            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: false };
+            answer(admin_client(channel).forget_broker(request).await)
         };
         self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
+    }
+
+    /// Says that a broker's disk is gone for good, and forgets the broker if no partition names it. Returns how many do: those of which it
+    /// had the last copy wait for `accept_loss`, and its other replicas go elsewhere; call this again then.
+    ///
+    /// The broker must not run: whatever it still acknowledged would be lost.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: it runs, or there is no such broker.
+    pub async fn forget_lost_broker(&self, broker: BrokerId) -> Result<u32, Error> {
+        let call = |channel| async move {
+            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: true };
+            answer(admin_client(channel).forget_broker(request).await)
+        };
+        Ok(self.client.call(Repeat::IfNotDone, call).await?.partitions)
     }
 
     /// Looks up an offset; `None` when no record qualifies.

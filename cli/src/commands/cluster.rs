@@ -57,6 +57,9 @@ enum Action {
         /// Its id
         #[arg(value_name = "ID")]
         broker: u32,
+        /// Its disk is gone for good: count it as lost, also where it had the last copy. It must not run
+        #[arg(long)]
+        lost: bool,
         #[command(flatten)]
         connection: ConnectionArgs,
     },
@@ -121,11 +124,26 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
                 ),
             })
         }
-        Action::Forget { broker, connection } => {
-            Admin::new(&connection.connect().await?).forget_broker(BrokerId(broker)).await.map_err(failed)?;
-            output::text(&format!("broker {broker} is forgotten"))
+        Action::Forget { broker, lost, connection } => {
+            let admin = Admin::new(&connection.connect().await?);
+            let partitions = match lost {
+                true => admin.forget_lost_broker(BrokerId(broker)).await.map_err(failed)?,
+                false => admin.forget_broker(BrokerId(broker)).await.map(|()| 0).map_err(failed)?,
+            };
+            output::text(&forgotten(broker, partitions))
         }
     }
+}
+
+fn forgotten(broker: u32, partitions: u32) -> String {
+    if partitions == 0 {
+        return format!("broker {broker} is forgotten");
+    }
+    format!(
+        "the disk of broker {broker} counts as lost; partitions that name it: {partitions}\n\
+         What it had the last copy of waits for `millpond partition accept-loss --all --yes`; its other replicas go elsewhere.\n\
+         After that `millpond cluster forget {broker}` ends it."
+    )
 }
 
 fn failed(error: millpond_sdk::Error) -> Failure {

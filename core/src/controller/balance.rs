@@ -44,8 +44,9 @@ impl Controller {
 
     /// Who has too few replicas, or is preferred too seldom, gets more from who has most.
     pub(super) fn share(&mut self, now_ms: u64, view: &View<'_>) -> Vec<Duty> {
-        // With somebody missing, what looks like a share may be its own.
-        if !self.is_calm(now_ms) || !self.gone.is_empty() {
+        // With somebody missing, what looks like a share may be its own: until it is replaced where it can be. What only it has stays.
+        let awaited = |broker: &BrokerId| !self.is_gone_for_good(now_ms, view, *broker);
+        if !self.is_calm(now_ms) || self.gone.keys().any(awaited) {
             return Vec::new();
         }
         let mut duties = self.share_replicas(view);

@@ -4,8 +4,8 @@ use super::transition::{Guard, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::{Key, Space};
 use crate::kv::{Revision, Write};
-use millpond_core::records::{DrainRecord, PartitionRecord};
-use millpond_log::{BrokerId, PartitionId};
+use millpond_core::records::{DiskRecord, DrainRecord, PartitionRecord};
+use millpond_log::{BrokerId, PartitionId, WalGen};
 
 /// How forgetting a broker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,34 @@ impl Store {
             proof: None,
         };
         Ok(self.run(unmark).await?.into())
+    }
+
+    /// Puts on record that a broker's disk is gone for good, by an operator's word (rule B4): from then on it counts as lost, and is stale
+    /// should it come back (rule B1a). Compares that the broker has no session: `Conflict` while it has one.
+    ///
+    /// Nothing is done where no disk of it is on record.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn give_disk_up(&self, actor: &Session, broker: BrokerId) -> Result<Outcome, StoreError> {
+        let Some(Versioned { value: seen, revision }) = self.read_disk(broker).await? else {
+            return Ok(Outcome::Committed { revision: Revision::ABSENT });
+        };
+        if seen.wal_gen == WalGen::LOST {
+            return Ok(Outcome::Committed { revision });
+        }
+        let key = self.keys.encode(&Key::BrokerDisk(broker));
+        let value = codec::value(&DiskRecord { wal_gen: WalGen::LOST, last_inc: None, ..seen });
+        let give_up = Transition {
+            guards: vec![
+                self.own_session(actor),
+                Guard::absent(self.keys.encode(&Key::BrokerSession(broker))),
+                Guard::unmoved(key.clone(), revision),
+            ],
+            writes: vec![Write::put(key.clone(), value.clone())],
+            proof: Some((key, value)),
+        };
+        Ok(self.run(give_up).await?.into())
     }
 
     /// Forgets a broker that holds nothing and has no session (rule K6: while a partition names it, its copy may be the last).

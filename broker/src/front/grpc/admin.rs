@@ -155,8 +155,10 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn forget_broker(&self, request: Request<v1::ForgetBrokerRequest>) -> Answer<v1::ForgetBrokerResponse> {
-        let broker = BrokerId(request.into_inner().broker);
-        answer(self.broker.forget_broker(broker).await.map(|()| v1::ForgetBrokerResponse {}))
+        let v1::ForgetBrokerRequest { broker, lost } = request.into_inner();
+        let forgotten = self.broker.forget_broker(BrokerId(broker), lost).await;
+        let count = |partitions| u32::try_from(partitions).unwrap_or(u32::MAX);
+        answer(forgotten.map(|partitions| v1::ForgetBrokerResponse { partitions: count(partitions) }))
     }
 
     async fn accept_loss(&self, request: Request<v1::AcceptLossRequest>) -> Answer<v1::AcceptLossResponse> {
