@@ -143,9 +143,13 @@ fn apart(hosts: &[Host], load: impl Fn(&Host) -> u32) -> Vec<(Host, Host)> {
     pairs.into_iter().map(|(from, to)| (from.clone(), to.clone())).collect()
 }
 
-/// Whether a replica may go from one broker to another: it is in sync where it is or will be copied, and the racks stay as spread.
+/// Whether a replica may go from one broker to another: it is in sync where it is or will be copied, and the racks stay as spread. What lacks
+/// a replica is left to whoever replaces that one: a move for balance would wait for it, for ever if nobody else is there (rule I8).
 fn may_move(view: &View<'_>, record: &PartitionRecord, from: BrokerId, to: BrokerId) -> bool {
     if moves(record) || !record.replicas.contains(&from) || record.replicas.contains(&to) {
+        return false;
+    }
+    if !record.replicas.iter().all(|broker| view.members.contains_key(broker)) {
         return false;
     }
     let rack = |broker: BrokerId| view.members.get(&broker).and_then(|member| member.rack.as_deref());

@@ -147,8 +147,9 @@ impl Controller {
             if !view.led(record) || counted && left == 0 {
                 continue;
             }
-            let held: Vec<BrokerId> = record.replicas.clone();
-            let others: Vec<BrokerId> = staying(record).filter(|broker| *broker != old).collect();
+            // Whoever was to leave may stay instead: if nobody else is there, the move would never end (rule I8).
+            let held: Vec<BrokerId> = staying(record).collect();
+            let others: Vec<BrokerId> = held.iter().filter(|broker| **broker != old).copied().collect();
             let placer = Placer::new(&hosts, [], u64::from(partition.index));
             let Some(new) = placer.one_more(&held, &others) else { continue };
             let Some(next) = replaced(record, old, new) else { continue };

@@ -361,8 +361,10 @@ fn moves_that_nobody_leads_hold_up_no_other() {
     cluster.kill(4);
     cluster.kill(3);
     cluster.look();
+    assert_eq!(cluster.look(), [], "what 3 led was elected; from now on it is waited for");
     cluster.now_ms += LIMITS.replace_after_ms;
-    assert_eq!(cluster.look().len(), LIMITS.moves_max);
+    let begun = |duty: &&Duty| matches!(duty, Duty::Change { next, .. } if !next.adding.is_empty());
+    assert_eq!(cluster.look().iter().filter(begun).count(), LIMITS.moves_max);
     cluster.settle();
     assert_eq!((cluster.held_by(3), cluster.held_by(4)), (0, 8));
     assert!((100..108).map(|index| &cluster.partitions[&at(index)]).eq(&stuck), "rule K6");
@@ -437,6 +439,43 @@ fn who_was_given_up_is_replaced_at_once() {
     assert_eq!(cluster.look().len(), LIMITS.moves_max);
     cluster.settle();
     assert_eq!([0, 1, 2, 3].map(|broker| cluster.held_by(broker)), [40, 40, 40, 0]);
+}
+
+/// Rule I8: it would wait for the one that is gone, and nobody else could take its place.
+#[test]
+fn no_share_is_taken_of_what_lacks_a_replica() {
+    let mut cluster = Cluster::new(&[None; 3], 3, 49, 2);
+    cluster.look();
+    cluster.kill(0);
+    cluster.look();
+    cluster.look();
+    cluster.now_ms += LIMITS.replace_after_ms;
+    for duty in cluster.look() {
+        let Duty::Change { next, .. } = duty else { continue };
+        assert!(next.removing.iter().all(|broker| *broker == BrokerId(0)), "{next:?}");
+    }
+    cluster.settle();
+    assert_eq!([0, 1, 2].map(|broker| cluster.held_by(broker)), [0, 49, 49]);
+}
+
+/// Rule I8: whoever was to leave stays, where nobody else is there to replace one that is gone.
+#[test]
+fn a_move_of_which_a_staying_replica_is_gone_ends() {
+    let mut cluster = Cluster::new(&[None; 3], 3, 1, 2);
+    let [leads, stays] = [0, 1].map(|place| cluster.partitions[&at(0)].replicas[place]);
+    let joins = *cluster.members.keys().find(|id| ![leads, stays].contains(id)).expect("three");
+    let moved = reassigned(&cluster.partitions[&at(0)], &[joins, stays]).expect("it changes");
+    cluster.look();
+    cluster.partitions.insert(at(0), moved);
+    cluster.kill(stays.0);
+    cluster.settle();
+    assert!(moves::moves(&cluster.partitions[&at(0)]), "it may come back");
+    cluster.now_ms += LIMITS.replace_after_ms;
+    cluster.settle();
+    let record = &cluster.partitions[&at(0)];
+    assert_eq!(record.replicas.iter().copied().collect::<BTreeSet<BrokerId>>(), BTreeSet::from([leads, joins]));
+    assert!(!moves::moves(record) && record.isr.len() == 2, "{record:?}");
+    cluster.rests();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{
-    CreateOutcome, Forgotten, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
+    CreateOutcome, Forgotten, Held, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -222,7 +222,8 @@ async fn brokers_are_left_and_forgotten(store: &Store) {
     };
     let created = store.create_topic(&me, &topic).await;
     assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");
-    let held = Forgotten::Holds { partitions: 1, first: PartitionId { topic: TopicId(9), index: 0 }, last_copy: true };
+    let only = vec![PartitionId { topic: TopicId(9), index: 0 }];
+    let held = Forgotten::Holds(Held { partitions: only.clone(), last_copies: only });
     assert_eq!(store.forget_broker(&me, BrokerId(2)).await, Ok(held), "rule K6");
     let seen = store.topic(TopicId(9)).await.expect("up").expect("created");
     committed(&store.delete_topic(&me, &seen).await.expect("up"));

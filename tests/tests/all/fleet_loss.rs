@@ -2,6 +2,7 @@
 //! the operator's order or because the topic asks for it (rules B4, E2, E7, F4). Over real processes.
 
 use crate::commands::{fail_at, succeed_at};
+use millpond_log::WalGen;
 use millpond_proto::v1;
 use millpond_proto::v1::admin_client::AdminClient;
 use millpond_sdk::{
@@ -229,7 +230,8 @@ async fn forget(fleet: &Fleet, asked: usize, broker: usize) {
         let mut look = tokio::time::interval(Duration::from_millis(100));
         loop {
             look.tick().await;
-            let request = v1::ForgetBrokerRequest { broker: u32::try_from(broker).expect("few"), lost: false };
+            let broker = u32::try_from(broker).expect("few");
+            let request = v1::ForgetBrokerRequest { broker, ..v1::ForgetBrokerRequest::default() };
             match admin.clone().forget_broker(request).await {
                 Ok(_) => return,
                 Err(refused) => assert!(refused.message().contains("still"), "{refused}"),
@@ -251,8 +253,10 @@ async fn a_last_copy_on_a_broker_that_never_comes_back_is_accepted_as_lost_and_t
     let gone = leader_of(&topics, TOPIC).expect("it is led").0 as usize;
     let left = (gone + 1) % 3;
     let id = gone.to_string();
-    let refused = fail_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost"], b"");
-    assert!(refused.contains("stop it first"), "{refused}");
+    for lost in [&["cluster", "forget", &id, "--lost"][..], &["cluster", "forget", &id, "--lost", "--yes"]] {
+        let refused = fail_at(&fleet.grpc(left), lost, b"");
+        assert!(refused.contains("stop it first"), "{refused}");
+    }
     fleet.kill(gone);
     fleet.wait_until("nobody leads", |_, topics| leader_of(topics, TOPIC).is_none()).await;
 
@@ -265,7 +269,10 @@ async fn a_last_copy_on_a_broker_that_never_comes_back_is_accepted_as_lost_and_t
         assert!(refused.contains(&command), "{refused}");
     }
     let said = succeed_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost"], b"");
-    assert!(said.contains("counts as lost") && said.contains("accept-loss"), "{said}");
+    assert!(said.contains("of 1 the last copy: orders:0") && said.contains("nothing was changed"), "{said}");
+    assert!(fail_at(&fleet.grpc(left), &accept, b"").contains(&command), "it was only asked");
+    let said = succeed_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost", "--yes"], b"");
+    assert!(said.contains("of 1 the last copy: orders:0") && said.contains("accept-loss"), "{said}");
     let said = succeed_at(&fleet.grpc(left), &accept, b"");
     assert!(said.contains("it goes on at offset 20"), "{said}");
     publish(&client, TOPIC, "b", 20..40).await;
@@ -307,7 +314,9 @@ async fn all_copies_on_brokers_that_never_come_back_are_accepted_as_lost_by_brok
     for broker in ["0", "1", "2"] {
         let refused = fail_at(&fleet.grpc(3), &["partition", "accept-loss", "orders:0", "--yes"], b"");
         assert!(refused.contains(&format!("cluster forget {broker} --lost")), "{refused}");
-        succeed_at(&fleet.grpc(3), &["cluster", "forget", broker, "--lost"], b"");
+        let said = succeed_at(&fleet.grpc(3), &["cluster", "forget", broker, "--lost", "--yes"], b"");
+        let last = if broker == "2" { "of 1 the last copy: orders:0" } else { "of none the last copy" };
+        assert!(said.contains(last), "{said}");
     }
     let said = succeed_at(&fleet.grpc(4), &["partition", "accept-loss", "orders:0", "--yes"], b"");
     assert!(said.contains("it goes on at offset 20"), "{said}");
@@ -319,6 +328,35 @@ async fn all_copies_on_brokers_that_never_come_back_are_accepted_as_lost_by_brok
     for broker in 0..3 {
         forget(&fleet, 3, broker).await;
     }
+    fleet.stop().await;
+}
+
+/// A broker that is cut off from the metadata has no session, and goes on acknowledging what it leads: that is no broker whose disk is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_only_cut_off_from_the_metadata_is_not_given_up() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 1, &[]).await;
+    publish(&client, TOPIC, "a", 0..10).await;
+    let topics = fleet.wait_until_in_sync().await;
+    let cut = leader_of(&topics, TOPIC).expect("it is led").0 as usize;
+    let left = (cut + 1) % 3;
+    assert!(fleet.terminate(cut).await.success());
+    let proxy = fleet.proxy_metadata(cut).await;
+    fleet.restart(cut).await;
+    fleet.wait_until_in_sync().await;
+    drop(proxy);
+    fleet.wait_until("its session ends", |cluster, _| cluster.brokers.len() == 2).await;
+    assert!(fleet.runs(cut));
+    let id = cut.to_string();
+    for lost in [&["cluster", "forget", &id, "--lost"][..], &["cluster", "forget", &id, "--lost", "--yes"]] {
+        let refused = fail_at(&fleet.grpc(left), lost, b"");
+        assert!(refused.contains("cut off from the metadata") && refused.contains("stop it first"), "{refused}");
+    }
+    let disk = fleet.store().await.read_disk(BrokerId(cut as u32)).await.expect("the store is up");
+    assert_ne!(disk.expect("it registered").value.wal_gen, WalGen::LOST);
+    fleet.kill(cut);
+    let said = succeed_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost", "--yes"], b"");
+    assert!(said.contains("of 1 the last copy: orders:0"), "{said}");
     fleet.stop().await;
 }
 
