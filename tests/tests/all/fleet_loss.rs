@@ -135,7 +135,7 @@ async fn the_first_of_three_wiped_brokers_learns_that_all_is_lost_and_takes_the_
 
     // Rule F4: that can be read; the rest is refused with the reason.
     assert_eq!(read(&alone, TOPIC, 20).await, values("a", 0..20));
-    let produce = ["produce", TOPIC, "--partition", "0", "--delivery-timeout", "1s"];
+    let produce = ["produce", TOPIC, "--partition", "0", "--delivery-timeout", "5s"];
     let refused = fail_at(&fleet.grpc(0), &produce, b"x\n");
     assert!(refused.contains("accept-loss orders:0 --yes"), "{refused}");
 
