@@ -1,6 +1,8 @@
 //! Compacted topics: of each key the newest record stays, and whoever reads the log sees what it says and gets to its end (rules C2, C3, S12;
 //! cases C1, C2, C3, C9).
 
+mod fleet;
+
 use bytes::Bytes;
 use millpond_broker::api::{Acks, ApiError, ProduceRequest, SettingsChange, TopicRef};
 use millpond_core::topic_config::Alteration;
@@ -313,8 +315,7 @@ async fn readers_of_committed_records_see_the_same_after_compaction() {
         }
         // A commit is answered once it is decided; its marker follows.
         let end = Offset((pass + 1) * 150);
-        let ended =
-            async { while pond.offset(IsolationLevel::ReadCommitted, OffsetSpec::Latest).await < end {} };
+        let ended = async { while pond.offset(IsolationLevel::ReadCommitted, OffsetSpec::Latest).await < end {} };
         timeout(PATIENCE, ended).await.expect("two records and a marker each");
         assert_eq!(table(&pond.read(Offset(0), IsolationLevel::ReadCommitted).await), expected);
         pond.compacted("one committed record of each key", |records| records.len() == expected.len()).await;
