@@ -65,7 +65,7 @@ pub(crate) enum TierRequest {
     /// What a pass of compaction needs to know besides the manifest. `None` when the partition is not led here.
     PassInput { partition: PartitionId, done: oneshot::Sender<Option<PassInput>> },
     /// A step of compaction.
-    Rewrite(Rewrite),
+    Rewrite(Box<Rewrite>),
 }
 
 /// Asks the tierer.
@@ -243,7 +243,7 @@ impl Tierer {
             // Whoever asks these ends with the broker.
             TierRequest::Rewritable { done } => drop(done.send(self.rewritable())),
             TierRequest::PassInput { partition, done } => drop(done.send(self.pass_input(partition))),
-            TierRequest::Rewrite(rewrite) => self.state.rewrites.push(rewrite),
+            TierRequest::Rewrite(rewrite) => self.state.rewrites.push(*rewrite),
         }
     }
 

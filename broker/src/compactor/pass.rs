@@ -139,7 +139,7 @@ impl Compactor {
         self.uploader.put(&key, &object.parts, object.length, object.crc).await?;
         let [placed] = &object.segments[..] else { unreachable!("the object is one segment") };
         let output = SegmentEntry::new(key, object.length, placed.clone());
-        self.step(one, RewriteChange::Swap(Swap::new(inputs.to_vec(), output))).await?;
+        self.step(one, RewriteChange::Swap(Box::new(Swap::new(inputs.to_vec(), output)))).await?;
         self.meters.written_bytes.add(object.length, &[]);
         self.meters.removed_records.add(removed_records, &[]);
         Ok(())
@@ -148,7 +148,7 @@ impl Compactor {
     /// Has the manifest changed, and waits until it is.
     async fn step(&self, one: &Rewritable, change: RewriteChange) -> Result<(), PassError> {
         let (partition, epoch, until) = (one.partition, one.epoch, clock::monotonic() + STEP_WAIT_MAX);
-        let asked = |done| TierRequest::Rewrite(Rewrite { partition, epoch, change, until, done });
+        let asked = |done| TierRequest::Rewrite(Box::new(Rewrite { partition, epoch, change, until, done }));
         Ok(self.ask(asked).await.ok_or(PassError::Ending)??)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Rewrite {
 #[derive(Clone)]
 pub(crate) enum Change {
     /// A segment, whose object is in the bucket, takes the place of others.
-    Swap(Swap),
+    Swap(Box<Swap>),
     /// A pass is over.
     AfterPass(Compacted),
 }

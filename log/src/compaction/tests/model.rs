@@ -1,4 +1,4 @@
-//! Logs of any kind under passes of any kind, against a plain list of what was written (rule S12).
+//! Logs of any kind under passes of any kind, against a plain list of what was written (rules C2, S12).
 //!
 //! The list is never compacted: what a reader finds is held against what it would have found in the log as it was written.
 
