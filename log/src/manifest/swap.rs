@@ -35,7 +35,7 @@ pub struct SwapPlan {
 
 impl Swap {
     /// Panics unless the inputs adjoin, and the output covers exactly what they do (rule C3), has no record that they have not, keeps the
-    /// chained hash at their end (S6), and knows the same transactions to be open there (rule T7).
+    /// chained hash at their end (rule S6), and knows the same transactions to be open there (rule T7).
     #[must_use]
     pub fn new(inputs: Vec<SegmentEntry>, output: SegmentEntry) -> Swap {
         let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else { panic!("a swap has inputs") };

@@ -267,8 +267,7 @@ async fn a_tombstone_stays_for_its_time_whatever_records_are_dated() {
     let pond = Pond::start(dir.path(), &objects).await;
     pond.create(&[("message.timestamp.after.max.ms", &i64::MAX.to_string())]).await;
     let producer = Producer::new(&pond.client, ProducerConfig::default()).expect("good settings");
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis();
-    let late = TimestampMs(i64::try_from(now).expect("before the end of time") + 86_410_000);
+    let late = TimestampMs(millpond_broker::clock::wall().0 + 86_410_000);
     write(&producer, [record("late", Some("1")).timestamp(late), record("k", Some("1"))]).await;
     pond.flush().await;
     write(&producer, [record("k", None).timestamp(TimestampMs(0)), record("late", Some("2"))]).await;
