@@ -5,6 +5,7 @@ use crate::replica::EndState;
 use crate::tail_segment::TailSegment;
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
+use millpond_log::manifest::{Lookup, ManifestView};
 use millpond_log::object_key::PartitionObject;
 use millpond_log::segment::{BuiltObject, SegmentIdentity};
 use millpond_log::{PartitionId, TopicId};
@@ -215,4 +216,48 @@ fn a_failure_of_its_own_makes_a_partition_wait_and_a_shared_one_does_not() {
         assert_eq!(offered(&tiering, 0, &visible(4)), None);
         assert_eq!(offered(&tiering, 200, &visible(4)), Some((0, 4)), "it goes up again, under a new name");
     }
+}
+
+/// Rules C3, G1: a swap is a change like any other, decided on the root as it stands; its names are as old as the oldest.
+#[test]
+fn a_swap_is_one_change_at_a_time_and_moves_no_end() {
+    let mut tiering = leader();
+    for (end, revision) in [(4, 70), (9, 71)] {
+        let change = change(&mut tiering, end);
+        tiering.settled(change, Outcome::Committed(revision), 0, 0.0);
+    }
+    let inputs = tiering.root().entries().to_vec();
+    let joined = entry(0, 9);
+    let output = SegmentEntry { prefix_hash: inputs[1].prefix_hash, record_count: 3, ..joined };
+    let swap = Swap::new(inputs.clone(), output.clone());
+    let planned = |tiering: &Tiering, epoch| {
+        let view = ManifestView::new(ManifestRoot::clone(tiering.root()));
+        let Lookup::Found(planned) = view.swap(&swap, epoch, GcEpoch(12), || 6) else { panic!("nothing is rolled") };
+        planned
+    };
+    let plan = planned(&tiering, EPOCH).expect("the inputs are there");
+    let change = tiering.swap(&swap, plan);
+    assert_eq!((change.base, change.objects_gc_epoch, &change.producers), (71, Some(GcEpoch(9)), &None));
+    assert_eq!(change.dropped, inputs.iter().map(|input| input.object).collect::<Vec<_>>());
+    assert_eq!((change.root.tiered_end, change.root.rewritten_end), (Offset(9), Offset(9)));
+    assert!(!tiering.may_change(0) && offered(&tiering, 0, &visible(12)).is_none(), "rule C3");
+    let settled = tiering.settled(change, Outcome::Committed(72), 0, 0.0);
+    assert!(matches!(settled, Settled::Announce(root) if root.entries() == [output]));
+    assert!(planned(&tiering, EPOCH).is_err(), "rule C3: the inputs are gone");
+    assert_eq!(offered(&tiering, 0, &visible(12)), Some((9, 12)), "T1: exactly from the tiered end");
+    let compacted = Compacted { end: Offset(9), purge_at: None };
+    let change = tiering.after_pass(compacted);
+    assert_eq!((change.root.compacted, change.objects_gc_epoch, change.base), (compacted, None, 72));
+}
+
+#[test]
+#[should_panic(expected = "the plan follows on the root")]
+fn a_swap_planned_in_another_office_is_a_mistake() {
+    let mut tiering = leader();
+    let uploaded = change(&mut tiering, 4);
+    tiering.settled(uploaded, Outcome::Committed(70), 0, 0.0);
+    let swap = Swap::new(tiering.root().entries().to_vec(), tiering.root().entries()[0].clone());
+    let view = ManifestView::new(ManifestRoot::clone(tiering.root()));
+    let Lookup::Found(Ok(plan)) = view.swap(&swap, LeaderEpoch(7), GcEpoch(9), || 6) else { panic!("it is there") };
+    let _ = tiering.swap(&swap, plan);
 }
