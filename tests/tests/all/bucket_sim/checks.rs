@@ -59,7 +59,7 @@ pub(super) fn follow(root: &ManifestRoot, bucket: &Bucket) -> Result<ManifestVie
     Ok(view)
 }
 
-fn segment_bytes(entry: &SegmentEntry, bucket: &Bucket) -> Result<bytes::Bytes, String> {
+pub(super) fn segment_bytes(entry: &SegmentEntry, bucket: &Bucket) -> Result<bytes::Bytes, String> {
     let object = bucket.get(&entry.object).ok_or_else(|| format!("S10: `{}` is not there", entry.object))?;
     let (from, to) = (entry.bytes().start as usize, entry.bytes().end as usize);
     if object.len() as u64 != entry.object_length || to > object.len() || crc32c::crc32c(&object[from..to]) != entry.crc

@@ -1,5 +1,7 @@
 //! The world of one run: a client, a broker with one partition, its disk, its bucket, its metadata. One seed decides everything.
 
+mod merges;
+
 use super::bucket::{Answer, Bucket};
 use super::checks;
 use super::metadata::LateKv;
@@ -94,6 +96,7 @@ pub(super) struct Tally {
     expired: u64,
     rolled: u64,
     advances: u64,
+    merges: u64,
     dropped: u64,
     orphans: u64,
 }
@@ -113,6 +116,7 @@ impl Tally {
         self.expired += other.expired;
         self.rolled += other.rolled;
         self.advances += other.advances;
+        self.merges += other.merges;
         self.dropped += other.dropped;
         self.orphans += other.orphans;
     }
@@ -131,6 +135,7 @@ impl Tally {
             ("expired commits", self.expired),
             ("rolled manifests", self.rolled),
             ("moves of the log start", self.advances),
+            ("merged segments", self.merges),
             ("dropped objects deleted", self.dropped),
             ("orphans deleted", self.orphans),
         ] {
@@ -156,6 +161,7 @@ pub(super) fn run(seed: u64, rules: TierRules) -> Run {
 enum Errand {
     None,
     Upload(Box<Upload>),
+    Swap(Box<merges::Merged>),
     Commit(Box<Change>),
 }
 
@@ -303,8 +309,9 @@ impl World {
             48..76 => self.tier().await,
             76..80 => self.settle().await,
             80..82 => self.advance(),
-            82..91 => self.collect().await,
-            91..94 => Ok(format!("late put {:?}", self.bucket.arrive())),
+            82..85 => self.begin_merge(),
+            85..92 => self.collect().await,
+            92..94 => Ok(format!("late put {:?}", self.bucket.arrive())),
             94..98 => Ok(format!("late transaction {:?}", self.kv.arrive().await)),
             _ => {
                 self.now_ms += 3_600_000;
@@ -418,6 +425,7 @@ impl World {
         match std::mem::replace(&mut self.errand, Errand::None) {
             Errand::None => self.begin_upload(),
             Errand::Upload(upload) => self.upload(*upload),
+            Errand::Swap(merged) => self.swap(*merged),
             Errand::Commit(change) => self.commit(*change).await,
         }
     }
@@ -517,7 +525,9 @@ impl World {
             // Before the replica hears of it: it would not survive what it must not be told.
             self.check().await?;
             self.tally.segments += u64::from(change.producers.is_some());
-            self.tally.advances += u64::from(change.producers.is_none());
+            let merged = change.root.log_start == self.tiering.root().log_start && change.producers.is_none();
+            self.tally.merges += u64::from(merged);
+            self.tally.advances += u64::from(change.producers.is_none() && !merged);
         }
         if let Settled::Announce(root) = self.tiering.settled(change, outcome, self.now_ms, 0.5) {
             self.announce(&root)?;
