@@ -99,7 +99,7 @@ fn thins(batch: &Batch) {
     let _ = batch.with_delete_horizon(horizon);
     for keep in [|_: u64| false, |offset: u64| offset.is_multiple_of(2), |_: u64| true] {
         let Ok(thinned) = batch.thinned(horizon, |record| keep(record.offset.0)) else { continue };
-        let left = Batch::take(&mut whole(&thinned.batch)).unwrap().unwrap();
+        let left = Batch::take(&mut whole(&thinned.batch)).expect("it is sound").expect("it is there");
         assert_eq!(left, thinned.batch);
         assert_eq!((left.base_offset(), left.end_offset()), (batch.base_offset(), batch.end_offset()));
         assert_eq!(left.record_count() + thinned.removed, batch.record_count());
