@@ -1,6 +1,7 @@
 //! What the log is, in bytes: identities, limits, record batches, codecs, WAL frames, segments, indexes, producer state.
 //!
-//! Floor 0. Pure: no sockets, no files, no clock, no randomness, no tasks. Everything here can be tested by calling it.
+//! Floor 0. Pure: no sockets, no files, no clock, no tasks, and no randomness but for the keys of hashes. Everything here can be tested by
+//! calling it.
 
 pub mod batch;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! What one pass and several keep of small logs; `model` has logs of any kind.
+//! What one pass and several keep of small logs (rules C2, C3, R13); `model` has logs of any kind.
 
 mod log;
 mod model;
@@ -311,6 +311,19 @@ fn the_last_batch_of_each_producer_keeps_its_header() {
     log.put(Writer::Plain(2), &[("d", Some("1"))]);
     log.compact_all(1, 0);
     assert!(log.batches().iter().all(|batch| batch.record_count() > 0));
+}
+
+#[test]
+fn offsets_more_than_two_to_the_31_apart_stay_what_they_are() {
+    let mut log = Log::default();
+    log.put(Writer::Nobody, &[("a", Some("1"))]);
+    log.append(Batch::hole(Batch::HOLE_SPAN_MAX));
+    log.append(Batch::hole(Batch::HOLE_SPAN_MAX));
+    log.put(Writer::Nobody, &[("b", Some("1")), ("b", Some("2"))]);
+    let compacted = log.compact_all(0, 0);
+    assert_eq!((compacted.changed, log.batches().len()), (vec![true], 2), "the holes are of no more use");
+    assert_eq!(shown(&log), ["0 a=1", "4294967298 b=2"]);
+    assert_eq!(consume(&log.segments, Offset(1), log.end, 1, Isolation::Committed).len(), 1);
 }
 
 #[test]

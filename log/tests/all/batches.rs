@@ -84,12 +84,32 @@ fn read_all(mut bytes: Bytes) -> Result<Batch, BatchError> {
     let _ = format!("{batch:?}");
     assert!(batch.end_offset() > batch.base_offset());
     let _ = batch.latest_timestamp();
+    thins(&batch);
     if let Ok(records) = batch.records() {
         let read: Vec<_> = records.collect();
         assert!(read.iter().rev().skip(1).all(Result::is_ok), "ends after the first error");
         assert!(read.len() <= batch.record_count() as usize + 1);
     }
     batch.admit(&LENIENT)
+}
+
+/// What compaction takes out of a batch leaves a whole one, with the records that it was to keep; or it is no batch to be thinned.
+fn thins(batch: &Batch) {
+    let horizon = TimestampMs(7);
+    let _ = batch.with_delete_horizon(horizon);
+    for keep in [|_: u64| false, |offset: u64| offset.is_multiple_of(2), |_: u64| true] {
+        let Ok(thinned) = batch.thinned(horizon, |record| keep(record.offset.0)) else { continue };
+        let left = Batch::take(&mut whole(&thinned.batch)).expect("it is sound").expect("it is there");
+        assert_eq!(left, thinned.batch);
+        assert_eq!((left.base_offset(), left.end_offset()), (batch.base_offset(), batch.end_offset()));
+        assert_eq!(left.record_count() + thinned.removed, batch.record_count());
+        let read = |batch: &Batch| batch.records().and_then(Iterator::collect::<Result<Vec<Record>, BatchError>>);
+        // A broken header of a record is found by whoever reads it, before and after.
+        if let Ok(mut records) = read(batch) {
+            records.retain(|record| keep(record.offset.0));
+            assert_eq!(read(&left), Ok(records));
+        }
+    }
 }
 
 proptest! {
