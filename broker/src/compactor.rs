@@ -9,9 +9,9 @@ mod pass;
 use crate::clock;
 use crate::metrics::CompactionMeters;
 use crate::tier::upload::{UploadError, Uploader};
-use crate::tier::{PassInput, Rewritable, RewriteRefused, TierHandle, TierRequest};
+use crate::tier::{Compactable, PassInput, StepRefused, TierHandle, TierRequest};
 use crate::tiered::{Tiered, TieredError};
-use millpond_core::tiering::{Backoff, plan_pass};
+use millpond_core::tiering::plan_pass;
 use millpond_log::PartitionId;
 use millpond_log::batch::BatchError;
 use millpond_log::manifest::{ManifestRoot, ManifestView};
@@ -25,6 +25,13 @@ use tokio_util::sync::CancellationToken;
 /// A manifest that has not changed is looked at again after so long: what was too young may be old enough by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// A pass that ended early is begun again after so many times as long as it took: one that always meets the same damage leaves most of the
+/// time to other partitions.
+const PAUSE_FACTOR: u32 = 8;
+
+/// Shortest and longest of these pauses.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
+
 /// The task's state.
 pub(crate) struct Compactor {
     pub(crate) tier: TierHandle,
@@ -34,16 +41,15 @@ pub(crate) struct Compactor {
     pub(crate) gc_epoch: Arc<AtomicU64>,
     pub(crate) meters: CompactionMeters,
     pub(crate) interval: Duration,
-    pub(crate) started: Instant,
     pub(crate) looks: BTreeMap<PartitionId, Look>,
 }
 
-/// When a partition was looked at last, and how that ended.
+/// When a partition was looked at last, and when it is next at the earliest.
 pub(crate) struct Look {
     /// Of the manifest.
     seq: u64,
     at: Instant,
-    backoff: Backoff,
+    not_before: Instant,
 }
 
 /// Why a pass ended early. The next one starts over.
@@ -62,7 +68,7 @@ enum PassError {
     #[error("a compacted segment could not be written")]
     Upload(#[from] UploadError),
     #[error("a compacted segment could not be put in place")]
-    Refused(#[from] RewriteRefused),
+    Refused(#[from] StepRefused),
     /// An assertion: the log and what is known of it contradict each other, and nothing of it was touched.
     #[error("a pass of compaction came upon what cannot be")]
     Impossible(#[source] tokio::task::JoinError),
@@ -71,11 +77,14 @@ enum PassError {
 }
 
 impl PassError {
-    /// Whether it is nothing to tell of: the office or the log has moved on.
-    fn is_expected(&self) -> bool {
+    /// Whether it is nothing to tell of: the office or the log has moved on. `moved`: the manifest is another one by now (rule G4).
+    fn is_expected(&self, moved: bool) -> bool {
         match self {
-            PassError::Ending | PassError::Read(TieredError::Gone) => true,
-            PassError::Refused(refused) => matches!(refused, RewriteRefused::NotLeader | RewriteRefused::Conflict(_)),
+            PassError::Ending => true,
+            PassError::Read(TieredError::Gone) => moved,
+            PassError::Refused(refused) => {
+                matches!(refused, StepRefused::NotLeader | StepRefused::NotCompacted | StepRefused::Conflict(_))
+            }
             PassError::Read(_)
             | PassError::Batch { .. }
             | PassError::Undecided(_)
@@ -104,54 +113,57 @@ impl Compactor {
 
     /// A pass over each partition that is due.
     async fn round(&mut self) {
-        let Some(rewritable) = self.ask(|done| TierRequest::Rewritable { done }).await else { return };
-        self.looks.retain(|partition, _| rewritable.iter().any(|one| one.partition == *partition));
-        for one in rewritable {
+        let compactable = self.compactable().await;
+        self.looks.retain(|partition, _| compactable.iter().any(|one| one.partition == *partition));
+        for one in compactable {
             if !self.looks_at(&one) {
                 continue;
             }
-            let partition = one.partition;
+            let begun = clock::monotonic();
             let Err(error) = self.look(&one).await else { continue };
-            if !error.is_expected() {
-                self.meters.errors.add(1, &[]);
-                let reason = crate::refusals::storage_error(&error).message;
-                tracing::warn!(%partition, reason, "a pass of compaction ended early; it is begun again");
+            let now = clock::monotonic();
+            if let Some(look) = self.looks.get_mut(&one.partition) {
+                look.not_before = now + ((now - begun) * PAUSE_FACTOR).clamp(PAUSES.0, PAUSES.1);
             }
-            let now_ms = self.now_ms();
-            if let Some(look) = self.looks.get_mut(&partition) {
-                look.backoff.fail(now_ms, rand::random());
+            let same = |other: &Compactable| other.partition == one.partition && other.root.seq == one.root.seq;
+            let moved = !self.compactable().await.iter().any(same);
+            if !error.is_expected(moved) {
+                self.meters.errors.add(1, &[]);
+                let (partition, reason) = (one.partition, crate::refusals::storage_error(&error).message);
+                tracing::warn!(%partition, reason, "a pass of compaction ended early; it is begun again");
             }
         }
     }
 
+    async fn compactable(&self) -> Vec<Compactable> {
+        self.ask(|done| TierRequest::Compactable { done }).await.unwrap_or_default()
+    }
+
     /// Whether the partition is to be looked at now, as is noted then.
-    fn looks_at(&mut self, one: &Rewritable) -> bool {
-        let (now, now_ms, seq) = (clock::monotonic(), self.now_ms(), one.root.seq);
-        let new = || Look { seq: u64::MAX, at: now, backoff: Backoff::default() };
+    fn looks_at(&mut self, one: &Compactable) -> bool {
+        let (now, seq) = (clock::monotonic(), one.root.seq);
+        let new = || Look { seq: u64::MAX, at: now, not_before: now };
         let look = self.looks.entry(one.partition).or_insert_with(new);
-        let due = look.backoff.over(now_ms) && (look.seq != seq || now.duration_since(look.at) >= LOOK_AGAIN);
+        let due = now >= look.not_before && (look.seq != seq || now.duration_since(look.at) >= LOOK_AGAIN);
         if due {
             (look.seq, look.at) = (seq, now);
         }
         due
     }
 
-    async fn look(&mut self, one: &Rewritable) -> Result<(), PassError> {
+    async fn look(&self, one: &Compactable) -> Result<(), PassError> {
         let root = &one.root;
         let mut view = ManifestView::new(ManifestRoot::clone(root));
         let segments = self.tiered.ask(&mut view, |view| view.segments(root.log_start..root.stable_end)).await?;
-        if let Some(plan) = plan_pass(root, segments, one.rule, clock::wall()) {
-            self.pass(one, plan).await?;
+        match plan_pass(root, segments, one.rule, clock::wall()) {
+            Some(plan) => self.pass(one, plan).await,
+            None => Ok(()),
         }
-        if let Some(look) = self.looks.get_mut(&one.partition) {
-            look.backoff = Backoff::default();
-        }
-        Ok(())
     }
 
     async fn input(&self, partition: PartitionId) -> Result<PassInput, PassError> {
         let input = self.ask(|done| TierRequest::PassInput { partition, done }).await.ok_or(PassError::Ending)?;
-        Ok(input.ok_or(RewriteRefused::NotLeader)?)
+        Ok(input.ok_or(StepRefused::NotLeader)?)
     }
 
     /// Asks the tierer; `None` once that has ended.
@@ -159,9 +171,5 @@ impl Compactor {
         let (done, answer) = oneshot::channel();
         self.tier.send(request(done));
         answer.await.ok()
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(clock::monotonic().duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -332,6 +332,10 @@ impl Broker {
             return Ok(Some(Read { filled: true, ..Read::default() }));
         }
         if offset < view.manifest.rewritten_end {
+            // What a follower knows to be committed may end in what was one batch of several: it cannot say that nothing is there (rule F4).
+            if !view.visible.leads && end < view.manifest.rewritten_end {
+                return Err(not_leader());
+            }
             return self.read_tiered(view, id, wanted, budget, scan, deadline).await;
         }
         let tail = self.wal().read(id, offset, end, budget.bytes);

@@ -259,7 +259,6 @@ pub async fn start(config: Config, components: Components, stop: CancellationTok
         gc_epoch: Arc::clone(&gc_epoch),
         meters: metrics.compaction.clone(),
         interval: config.tier_interval,
-        started: crate::clock::monotonic(),
         looks: BTreeMap::new(),
     };
     let tierer = Tierer {

@@ -4,11 +4,11 @@
 //! due and what a failure means is decided in `core::tiering` and `core::flush`; this carries it out.
 
 pub(crate) mod commit;
+mod compaction;
 mod manifests;
-mod rewrites;
 pub(crate) mod upload;
 
-pub(crate) use rewrites::{Change as RewriteChange, PassInput, Refused as RewriteRefused, Rewritable, Rewrite};
+pub(crate) use compaction::{Compactable, CompactionChange, CompactionStep, PassInput, StepRefused};
 
 use crate::api::ApiError;
 use crate::clock;
@@ -61,11 +61,11 @@ pub(crate) enum TierRequest {
     /// Move the log start.
     DeleteRecords { partition: PartitionId, before: Option<Offset>, done: oneshot::Sender<Result<Offset, ApiError>> },
     /// Which partitions may be due for compaction.
-    Rewritable { done: oneshot::Sender<Vec<Rewritable>> },
+    Compactable { done: oneshot::Sender<Vec<Compactable>> },
     /// What a pass of compaction needs to know besides the manifest. `None` when the partition is not led here.
     PassInput { partition: PartitionId, done: oneshot::Sender<Option<PassInput>> },
     /// A step of compaction.
-    Rewrite(Box<Rewrite>),
+    Compact(Box<CompactionStep>),
 }
 
 /// Asks the tierer.
@@ -181,7 +181,7 @@ pub(crate) struct TierState {
     uploads: FuturesUnordered<UploadTask>,
     wishes: Vec<FlushWish>,
     cuts: Vec<CutWish>,
-    rewrites: Vec<Rewrite>,
+    compaction: Vec<CompactionStep>,
     /// Some of these have further to go, and nothing to wait for.
     goes_on: bool,
     /// Of the object store and the metadata store, which all partitions share. Each has its own besides.
@@ -210,7 +210,7 @@ impl Tierer {
             self.look_at_offices();
             self.grant_wishes();
             self.grant_cuts().await;
-            self.grant_rewrites().await;
+            self.grant_compaction().await;
             self.start_uploads();
         }
     }
@@ -241,9 +241,9 @@ impl Tierer {
             TierRequest::Flush { partitions, done } => self.on_flush(partitions, done),
             TierRequest::DeleteRecords { partition, before, done } => self.on_cut(partition, before, done),
             // Whoever asks these ends with the broker.
-            TierRequest::Rewritable { done } => drop(done.send(self.rewritable())),
+            TierRequest::Compactable { done } => drop(done.send(self.compactable())),
             TierRequest::PassInput { partition, done } => drop(done.send(self.pass_input(partition))),
-            TierRequest::Rewrite(rewrite) => self.state.rewrites.push(*rewrite),
+            TierRequest::Compact(step) => self.state.compaction.push(*step),
         }
     }
 

@@ -174,9 +174,10 @@ impl ManifestRoot {
 
     /// The root after a pass of compaction, committed by the leader of `epoch`.
     ///
-    /// Panics if the pass has come further than `stable_end` (rule C2).
+    /// Panics if the pass has come further than `stable_end` (rule C2), or less far than one before.
     #[must_use]
     pub fn after_pass(&self, compacted: Compacted, epoch: LeaderEpoch) -> ManifestRoot {
+        assert!(compacted.end >= self.compacted.end, "passes only come further");
         assert!(compacted.end <= self.stable_end, "rule C2: compaction stays below stable_end");
         ManifestRoot { compacted, ..self.next(epoch) }
     }
@@ -201,6 +202,7 @@ impl ManifestRoot {
             () if spans().last().is_some_and(|last| last.end != self.tiered_end) => {
                 Err("entries do not end at tiered_end")
             }
+            () if self.entries.is_empty() && !self.rolled.is_empty() => Err("the newest segment is not in the root"),
             () if self.base() > self.log_start => Err("a gap between log_start and the entries"),
             () if self.stable_end > self.tiered_end => Err("stable_end beyond tiered_end"),
             () if self.compacted.end > self.stable_end => Err("compacted beyond stable_end"),

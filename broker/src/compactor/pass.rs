@@ -5,7 +5,7 @@
 
 use super::{Compactor, PassError};
 use crate::clock;
-use crate::tier::{PassInput, Rewritable, Rewrite, RewriteChange, TierRequest};
+use crate::tier::{Compactable, CompactionChange, CompactionStep, PassInput, TierRequest};
 use crate::tiered::WholeSegment;
 use bytes::Bytes;
 use millpond_core::tiering::{PassPlan, groups};
@@ -24,7 +24,7 @@ const STEP_WAIT_MAX: Duration = Duration::from_secs(60);
 
 impl Compactor {
     /// Carries out what was planned on a manifest.
-    pub(super) async fn pass(&self, one: &Rewritable, plan: PassPlan) -> Result<(), PassError> {
+    pub(super) async fn pass(&self, one: &Compactable, plan: PassPlan) -> Result<(), PassError> {
         let begun = clock::monotonic();
         let PassInput { topic_name, producers } = self.input(one.partition).await?;
         let first = plan.segments.first().map_or(plan.end, |entry| entry.base);
@@ -37,7 +37,7 @@ impl Compactor {
         drop(producers);
         let covered = plan.segments.partition_point(|entry| entry.base < end);
         let mut removed = 0;
-        for group in groups(&plan.segments[..covered]) {
+        for group in groups(&plan.segments[..covered], one.rule) {
             let inputs = &plan.segments[group];
             let (went_on, rewritten) = self.rewrite(one, &topic_name, inputs, pass).await?;
             pass = went_on;
@@ -47,7 +47,7 @@ impl Compactor {
             }
         }
         let compacted = Compacted { end, purge_at: pass.latest_horizon() };
-        self.step(one, RewriteChange::AfterPass(compacted)).await?;
+        self.step(one, CompactionChange::AfterPass(compacted)).await?;
         self.meters.passes.add(1, &[]);
         let (partition, took) = (one.partition, clock::monotonic() - begun);
         tracing::info!(%partition, %end, removed, ms = took.as_millis() as u64, "a pass of compaction is over");
@@ -57,7 +57,7 @@ impl Compactor {
     /// The newest offset of each key from where the last pass ended, as far as keys fit.
     async fn note_keys(
         &self,
-        one: &Rewritable,
+        one: &Compactable,
         plan: &PassPlan,
         mut aborted: AbortedTxns,
     ) -> Result<(KeyOffsets, AbortedTxns), PassError> {
@@ -84,7 +84,7 @@ impl Compactor {
     /// Writes adjoining segments as one, of what stays of them.
     async fn rewrite(
         &self,
-        one: &Rewritable,
+        one: &Compactable,
         topic_name: &str,
         inputs: &[SegmentEntry],
         mut pass: compaction::Pass,
@@ -115,7 +115,7 @@ impl Compactor {
         .await
     }
 
-    async fn read(&self, one: &Rewritable, entry: &SegmentEntry) -> Result<WholeSegment, PassError> {
+    async fn read(&self, one: &Compactable, entry: &SegmentEntry) -> Result<WholeSegment, PassError> {
         let segment = self.tiered.segment(one.partition, entry).await?;
         self.meters.read_bytes.add(entry.length, &[]);
         Ok(segment)
@@ -123,7 +123,7 @@ impl Compactor {
 
     async fn put_in_place(
         &self,
-        one: &Rewritable,
+        one: &Compactable,
         inputs: &[SegmentEntry],
         rewritten: Rewritten,
     ) -> Result<(), PassError> {
@@ -139,16 +139,16 @@ impl Compactor {
         self.uploader.put(&key, &object.parts, object.length, object.crc).await?;
         let [placed] = &object.segments[..] else { unreachable!("the object is one segment") };
         let output = SegmentEntry::new(key, object.length, placed.clone());
-        self.step(one, RewriteChange::Swap(Box::new(Swap::new(inputs.to_vec(), output)))).await?;
+        self.step(one, CompactionChange::Swap(Box::new(Swap::new(inputs.to_vec(), output)))).await?;
         self.meters.written_bytes.add(object.length, &[]);
         self.meters.removed_records.add(removed_records, &[]);
         Ok(())
     }
 
     /// Has the manifest changed, and waits until it is.
-    async fn step(&self, one: &Rewritable, change: RewriteChange) -> Result<(), PassError> {
+    async fn step(&self, one: &Compactable, change: CompactionChange) -> Result<(), PassError> {
         let (partition, epoch, until) = (one.partition, one.epoch, clock::monotonic() + STEP_WAIT_MAX);
-        let asked = |done| TierRequest::Rewrite(Box::new(Rewrite { partition, epoch, change, until, done }));
+        let asked = |done| TierRequest::Compact(Box::new(CompactionStep { partition, epoch, change, until, done }));
         Ok(self.ask(asked).await.ok_or(PassError::Ending)??)
     }
 }

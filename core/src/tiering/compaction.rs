@@ -14,6 +14,9 @@ pub const SWAP_BYTES_TARGET: u64 = 32 << 20;
 /// Most segments that are rewritten together: with the manifests that name them they fit the drop log of one change (rule G2).
 pub const SWAP_INPUTS_MAX: usize = 100;
 
+/// Most leader epochs in what is rewritten together, unless it is one segment: an entry names them all, and a root stays small.
+const SWAP_EPOCHS_MAX: usize = 200;
+
 /// What a topic's settings say of compaction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactionRule {
@@ -27,6 +30,9 @@ pub struct CompactionRule {
     pub delete_retention_ms: i64,
     /// How much older than its last record a segment's first one may be, unless uploads were held up.
     pub segment_age_ms: i64,
+    /// Whether segments are written together. Not where `delete` is a policy too: a segment is as old as its newest record, and one that
+    /// took in all that follows would never be old enough.
+    pub joins: bool,
 }
 
 /// What a pass is to cover.
@@ -50,6 +56,7 @@ impl CompactionRule {
             lag_max_ms: millis(config.max_compaction_lag),
             delete_retention_ms: millis(config.delete_retention),
             segment_age_ms: millis(config.upload_age()),
+            joins: !config.cleanup_policy.delete,
         })
     }
 
@@ -68,10 +75,11 @@ pub fn plan_pass(
     rule: CompactionRule,
     now: TimestampMs,
 ) -> Option<PassPlan> {
-    let age = |time: TimestampMs| now.0.saturating_sub(time.0);
+    // A clock that went back makes nothing younger than it was.
+    let age = |time: TimestampMs| now.0.saturating_sub(time.0).max(0);
     let dirty_from = dirty_from(root);
     let ripe = |entry: &SegmentEntry| {
-        entry.end <= root.stable_end && (entry.end <= dirty_from || age(entry.max_append_time) >= rule.lag_min_ms)
+        entry.end <= root.stable_end && (entry.base < dirty_from || age(entry.max_append_time) >= rule.lag_min_ms)
     };
     let covered = segments.iter().position(|entry| !ripe(entry)).unwrap_or(segments.len());
     segments.truncate(covered);
@@ -97,18 +105,20 @@ fn purges(compacted: Compacted, now: TimestampMs) -> bool {
 
 /// Which of these segments are rewritten together, in order.
 #[must_use]
-pub fn groups(segments: &[SegmentEntry]) -> Vec<Range<usize>> {
+pub fn groups(segments: &[SegmentEntry], rule: CompactionRule) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
-    let mut size = 0u64;
+    let (mut size, mut epochs) = (0u64, 0);
     for (at, entry) in segments.iter().enumerate() {
+        let fits = size + entry.length <= SWAP_BYTES_TARGET && epochs + entry.epochs.len() <= SWAP_EPOCHS_MAX;
         match groups.last_mut() {
-            Some(open) if size + entry.length <= SWAP_BYTES_TARGET && open.len() < SWAP_INPUTS_MAX => open.end += 1,
+            Some(open) if rule.joins && fits && open.len() < SWAP_INPUTS_MAX => open.end += 1,
             _ => {
                 groups.push(at..at + 1);
-                size = 0;
+                (size, epochs) = (0, 0);
             }
         }
         size += entry.length;
+        epochs += entry.epochs.len();
     }
     groups
 }
@@ -127,6 +137,7 @@ mod tests {
         lag_max_ms: i64::MAX,
         delete_retention_ms: 100,
         segment_age_ms: 0,
+        joins: true,
     };
 
     /// Segments of ten records each, of these sizes, each appended at the time that is its number.
@@ -230,12 +241,46 @@ mod tests {
         assert_eq!(plan.map(|plan| (plan.dirty_from, plan.end)), Some((Offset(15), Offset(20))));
     }
 
+    /// `min.compaction.lag.ms` was raised after a pass that ended in a segment, since its keys were too many.
     #[test]
-    fn groups_are_bounded_by_bytes_and_by_number() {
+    fn a_pass_covers_what_one_before_it_began() {
+        let sizes = [10, 10, 10];
+        let rule = CompactionRule { lag_min_ms: 100, ..RULE };
+        assert_eq!(planned(&sizes, &root(&sizes, 15, Some(1)), rule, 5), Some((15, 20)));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_keeps_nothing_from_being_compacted() {
+        let sizes = [10, 10, 10];
+        assert_eq!(planned(&sizes, &root(&sizes, 0, None), RULE, -1000), Some((0, 30)));
+    }
+
+    #[test]
+    fn groups_are_bounded_by_bytes_by_number_and_by_leader_epochs() {
         let half = SWAP_BYTES_TARGET / 2;
-        assert_eq!(groups(&segments(&[half, half, 1, 3 * half, 1, 1])), [0..2, 2..3, 3..4, 4..6]);
-        let many = groups(&segments(&[1; 250]));
+        assert_eq!(groups(&segments(&[half, half, 1, 3 * half, 1, 1]), RULE), [0..2, 2..3, 3..4, 4..6]);
+        let many = groups(&segments(&[1; 250]), RULE);
         assert_eq!(many, [0..100, 100..200, 200..250]);
-        assert!(groups(&[]).is_empty());
+        assert!(groups(&[], RULE).is_empty());
+        let mut led_by_many = segments(&[1; 4]);
+        let epochs =
+            |count| (0..count).map(|nth| EpochStart { epoch: LeaderEpoch(nth), start: Offset(u64::from(nth)) });
+        led_by_many[1].epochs = epochs(200).collect();
+        led_by_many[2].epochs = epochs(199).collect();
+        assert_eq!(groups(&led_by_many, RULE), [0..1, 1..2, 2..4]);
+    }
+
+    /// With `delete`, segments leave the log by their age: one that took in all that follows would stay.
+    #[test]
+    fn segments_of_a_topic_that_is_deleted_from_too_stay_apart() {
+        let apart = CompactionRule { joins: false, ..RULE };
+        assert_eq!(groups(&segments(&[1, 1, 1]), apart), [0..1, 1..2, 2..3]);
+        let config = |policy: &str| {
+            let overrides = [("cleanup.policy".to_owned(), policy.to_owned())].into();
+            CompactionRule::of(&TopicConfig::from_overrides(&overrides).expect("a setting"))
+        };
+        assert_eq!(config("compact").map(|rule| rule.joins), Some(true));
+        assert_eq!(config("compact,delete").map(|rule| rule.joins), Some(false));
+        assert_eq!(config("delete"), None);
     }
 }

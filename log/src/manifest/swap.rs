@@ -107,13 +107,16 @@ impl ManifestView {
         if there != swap.inputs || swap.inputs[0].end <= root.log_start {
             return Lookup::Found(Err(SwapConflict));
         }
-        let mut rewriting = Rewriting { view: self, swap, objects: Vec::new(), dropped: Vec::new(), placed: false };
+        // Rule P5: whatever a swap reaches in the root, the newest segment above all, is named in the root afterwards.
+        let in_root = root.entries.iter().any(|entry| swap.touches(entry));
+        let mut rewriting = Rewriting { view: self, swap, objects: Vec::new(), dropped: Vec::new(), placed: in_root };
         let mut name = |base| PartitionObject { partition: root.partition, gc_epoch, epoch, base, random: random() };
         let mut next = root.next(epoch);
         next.rewritten_end = root.rewritten_end.max(swap.output.end);
         next.rolled = rewriting.rolled(&root.rolled, &mut name);
-        next.entries = swap.spliced(&root.entries, &mut rewriting.placed);
+        next.entries = swap.spliced(&root.entries, &mut !in_root);
         let Rewriting { objects, mut dropped, .. } = rewriting;
+        next.check().unwrap_or_else(|reason| panic!("swap built wrong: {reason}"));
         dropped.extend(swap.inputs.iter().map(|input| input.object).filter(ObjectKey::is_alone));
         Lookup::Found(Ok(SwapPlan { root: next, objects, dropped }))
     }
@@ -125,7 +128,7 @@ struct Rewriting<'a> {
     swap: &'a Swap,
     objects: Vec<RolledObject>,
     dropped: Vec<ObjectKey>,
-    /// The output has its place.
+    /// The output has its place, or has it in the root.
     placed: bool,
 }
 

@@ -366,6 +366,8 @@ fn merge(model: &mut Model, at: usize, count: usize) {
         assert!(new, "rule T2: names are never reused");
     }
     model.commit(plan.root);
+    let newest = model.view.root().newest().map(|newest| newest.end);
+    assert_eq!(newest, Some(model.view.root().tiered_end), "rule P5: the newest is named in the root");
     let first = model.all.iter().position(|entry| *entry == inputs[0]).expect("the list has what the manifest has");
     model.all.splice(first..first + count, [merged.clone()]);
     let after = ask(&mut model.view, &model.bucket, ManifestView::references);
@@ -562,6 +564,17 @@ fn swap_over_rolled_manifests_rewrites_the_paths_to_its_inputs() {
     (0..24_000_000).step_by(500_000).for_each(|offset| model.check_find(Offset(offset)));
     model.check_epochs();
     model.check_references();
+}
+
+/// Rule P5: the newest segment is found in the root, also when it was made of others that are named elsewhere.
+#[test]
+fn swap_of_all_there_is_leaves_the_newest_segment_in_the_root() {
+    let mut model = rolled_model();
+    let inputs = model.all.clone();
+    let output = merged(&mut model, &inputs);
+    let plan = swap(&mut model, &Swap::new(inputs, output.clone())).expect("the inputs are there");
+    assert_eq!((plan.root.newest(), plan.root.rolled()), (Some(&output), &[][..]));
+    assert_eq!(ManifestRoot::decode(&plan.root.encode()), Ok(plan.root));
 }
 
 /// Rule C3: what was appended meanwhile, or left, is no input; what was swapped is none twice.

@@ -27,7 +27,9 @@ impl World {
     pub(super) fn begin_merge(&mut self) -> Result<String, String> {
         let root = self.tiering.root();
         let Some(epoch) = self.tiering.office() else { return Ok("nobody merges".to_owned()) };
-        if !matches!(self.errand, Errand::None) || root.stable_end <= root.log_start {
+        // While the root is to be read again it may be an old one (rule T8).
+        let may = matches!(self.errand, Errand::None) && self.tiering.may_change(self.now_ms);
+        if !may || root.stable_end <= root.log_start {
             return Ok("nothing to merge".to_owned());
         }
         let view = checks::follow(root, &self.bucket)?;

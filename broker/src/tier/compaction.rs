@@ -16,7 +16,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// A compacted partition that is led here, and has something that no pass has covered, or that may go.
-pub(crate) struct Rewritable {
+pub(crate) struct Compactable {
     pub(crate) partition: PartitionId,
     pub(crate) epoch: LeaderEpoch,
     pub(crate) rule: CompactionRule,
@@ -31,19 +31,19 @@ pub(crate) struct PassInput {
 }
 
 /// One step, and who waits for it.
-pub(crate) struct Rewrite {
+pub(crate) struct CompactionStep {
     pub(crate) partition: PartitionId,
     /// The office in which it was decided (rule T5).
     pub(crate) epoch: LeaderEpoch,
-    pub(crate) change: Change,
+    pub(crate) change: CompactionChange,
     /// Others of the manifest's changes are waited for until then.
     pub(crate) until: Instant,
-    pub(crate) done: oneshot::Sender<Result<(), Refused>>,
+    pub(crate) done: oneshot::Sender<Result<(), StepRefused>>,
 }
 
 /// What is to become of the manifest.
 #[derive(Clone)]
-pub(crate) enum Change {
+pub(crate) enum CompactionChange {
     /// A segment, whose object is in the bucket, takes the place of others.
     Swap(Box<Swap>),
     /// A pass is over.
@@ -52,9 +52,11 @@ pub(crate) enum Change {
 
 /// Why a step is not taken. The pass ends; the next one starts from the manifest as it is then.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum StepRefused {
     #[error("the partition is not led here any more")]
     NotLeader,
+    #[error("the topic is not compacted any more")]
+    NotCompacted,
     #[error(transparent)]
     Conflict(#[from] SwapConflict),
     #[error("the manifest could not be changed")]
@@ -70,13 +72,14 @@ enum Progress {
 }
 
 impl Tierer {
-    pub(super) fn rewritable(&self) -> Vec<Rewritable> {
-        let now = clock::wall();
+    pub(super) fn compactable(&self) -> Vec<Compactable> {
+        let (now, now_ms) = (clock::wall(), self.now_ms());
         let due = |(partition, led): (&PartitionId, &super::Partition)| {
             let rule = CompactionRule::of(&led.config)?;
-            let epoch = led.tiering.office()?;
+            // While the root is to be read again it may be an old one (rule T8).
+            let epoch = led.tiering.office().filter(|_| led.tiering.may_change(now_ms))?;
             let root = Arc::clone(led.tiering.root());
-            rule.may_be_due(&root, now).then_some(Rewritable { partition: *partition, epoch, rule, root })
+            rule.may_be_due(&root, now).then_some(Compactable { partition: *partition, epoch, rule, root })
         };
         self.state.partitions.iter().filter_map(due).collect()
     }
@@ -87,38 +90,45 @@ impl Tierer {
     }
 
     /// Takes the steps that can be taken now, and answers those that are taken, or never will be.
-    pub(super) async fn grant_rewrites(&mut self) {
-        for rewrite in std::mem::take(&mut self.state.rewrites) {
-            if rewrite.done.is_closed() {
+    pub(super) async fn grant_compaction(&mut self) {
+        for step in std::mem::take(&mut self.state.compaction) {
+            if step.done.is_closed() {
                 continue;
             }
-            let answer = match self.rewrite(&rewrite).await {
+            let answer = match self.take_step(&step).await {
                 Ok(Progress::Taken) => Ok(()),
-                Ok(Progress::Waits) if clock::monotonic() < rewrite.until => {
-                    self.state.rewrites.push(rewrite);
+                Ok(Progress::Waits) if clock::monotonic() < step.until => {
+                    self.state.compaction.push(step);
                     continue;
                 }
                 Ok(Progress::Waits) => Err(CommitError::Busy.into()),
                 Err(refused) => Err(refused),
             };
             // The asker ends with the broker.
-            let _ = rewrite.done.send(answer);
+            let _ = step.done.send(answer);
         }
     }
 
-    async fn rewrite(&mut self, rewrite: &Rewrite) -> Result<Progress, Refused> {
-        let Rewrite { partition, epoch, change, .. } = rewrite;
+    async fn take_step(&mut self, step: &CompactionStep) -> Result<Progress, StepRefused> {
+        let CompactionStep { partition, epoch, change, .. } = step;
         let now_ms = self.now_ms();
         let led = self.state.partitions.get(partition).filter(|led| led.tiering.office() == Some(*epoch));
-        let led = led.ok_or(Refused::NotLeader)?;
+        let led = led.ok_or(StepRefused::NotLeader)?;
+        if CompactionRule::of(&led.config).is_none() {
+            return Err(StepRefused::NotCompacted);
+        }
         if !led.tiering.may_change(now_ms) {
             return Ok(Progress::Waits);
         }
         let root = Arc::clone(led.tiering.root());
         let changed = match change {
-            Change::AfterPass(compacted) if root.compacted == *compacted => return Ok(Progress::Taken),
-            Change::AfterPass(compacted) => self.led(*partition).after_pass(*compacted),
-            Change::Swap(swap) => {
+            CompactionChange::AfterPass(compacted) if root.compacted == *compacted => return Ok(Progress::Taken),
+            // Others have led in between, and came further.
+            CompactionChange::AfterPass(compacted) if compacted.end < root.compacted.end => {
+                return Err(SwapConflict.into());
+            }
+            CompactionChange::AfterPass(compacted) => self.led(*partition).after_pass(*compacted),
+            CompactionChange::Swap(swap) => {
                 let mut view = ManifestView::new(ManifestRoot::clone(&root));
                 let covered = swap.output().base..swap.output().end;
                 let there = self.tiered.ask(&mut view, |view| view.segments(covered.clone())).await;
