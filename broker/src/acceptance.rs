@@ -6,15 +6,16 @@ use crate::alive::live_session;
 use crate::api::{AcceptedLoss, ApiError, PartitionLoss, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{Local, PartitionHandle, Topic};
+use crate::loss::give_up_command;
 use crate::topics::unavailable;
 use crate::unclean::OwnLog;
 use millpond_core::election::Holds;
 use millpond_core::loss::{self, Evidence};
 use millpond_core::records::{Leader, PartitionRecord};
 use millpond_core::replica::Live;
-use millpond_log::{ErrorCode, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, PartitionId, WalGen};
 use millpond_metadata::store::{Outcome, Session, UncleanElection};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,19 +39,7 @@ impl Broker {
         let one = self.inner().topic_changes.lock().await;
         let (topic, handle) = self.inner().catalog.partition(topic, index)?;
         let name = topic.record.name.as_str();
-        let Some(loss) = handle.loss.clone() else {
-            let refuse = |code, message| Err(ApiError::new(code, message));
-            return match (&handle.local, handle.placement.leader) {
-                (None, None) => refuse(
-                    ErrorCode::NotLeaderOrFollower,
-                    format!("this broker holds nothing of {name}:{index}; ask one that does"),
-                ),
-                _ => refuse(
-                    ErrorCode::InvalidRequest,
-                    format!("{name}:{index} has lost nothing; there is nothing to accept"),
-                ),
-            };
-        };
+        let Some(loss) = handle.loss.clone() else { return Err(self.why_not(name, &handle).await) };
         self.check_that_nobody_holds_more(name, &handle).await?;
         if validate_only {
             return Ok(AcceptedLoss { topic: name.to_owned(), loss: PartitionLoss::clone(&loss), leader_epoch: None });
@@ -79,6 +68,55 @@ impl Broker {
         }
         let topic = name.to_owned();
         Ok(AcceptedLoss { topic, loss: PartitionLoss::clone(&loss), leader_epoch: Some(epoch) })
+    }
+
+    /// Why nothing of a partition can be accepted as lost at this broker, and what can be done.
+    async fn why_not(&self, name: &str, handle: &PartitionHandle) -> ApiError {
+        let place = format!("{name}:{}", handle.id.index);
+        let nothing = refused(&format!("{place} has lost nothing; there is nothing to accept"));
+        if handle.placement.leader.is_some() {
+            return nothing;
+        }
+        let awaited = match self.awaited(handle.id).await {
+            Ok(awaited) => awaited,
+            Err(error) => return error,
+        };
+        let sessions = self.inner().alive.sessions();
+        match awaited.first() {
+            // Whoever runs and has a replica leads it then, if need be one that the controller has just placed.
+            None => {
+                let message =
+                    format!("{place} is lost, and this broker holds nothing of it; ask another one, or again");
+                ApiError::new(ErrorCode::NotLeaderOrFollower, message)
+            }
+            Some(_) if awaited.iter().any(|broker| sessions.contains_key(broker)) => nothing,
+            Some(first) => {
+                let brokers = awaited.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ");
+                refused(&format!(
+                    "{place} has lost nothing as long as it may come back with one of the brokers {brokers}: start one; or, if \
+                     their disks are gone for good, say so of each with `{}`",
+                    give_up_command(*first)
+                ))
+            }
+        }
+    }
+
+    /// The brokers that may come back with all that was committed of a partition.
+    async fn awaited(&self, partition: PartitionId) -> Result<BTreeSet<BrokerId>, ApiError> {
+        let seen = self.inner().store.partition(partition).await.map_err(|error| unavailable(&error))?;
+        let seen = seen.ok_or_else(deleted)?.value;
+        let disks = self.disks(&seen).await?;
+        Ok(loss::awaited(&seen, |broker| disks.get(&broker).copied()).into_iter().collect())
+    }
+
+    /// The disks on record for the brokers of a partition's complete replicas.
+    async fn disks(&self, seen: &PartitionRecord) -> Result<BTreeMap<BrokerId, WalGen>, ApiError> {
+        let mut disks = BTreeMap::new();
+        for rid in seen.isr.iter().chain(&seen.elr) {
+            let disk = self.inner().store.read_disk(rid.broker).await.map_err(|error| unavailable(&error))?;
+            disks.extend(disk.map(|disk| (rid.broker, disk.value.wal_gen)));
+        }
+        Ok(disks)
     }
 
     /// Has the WAL forget the damage to partitions that nobody needs to hear of any more.
@@ -136,16 +174,11 @@ impl Broker {
         loss: &PartitionLoss,
     ) -> Result<UncleanElection, ApiError> {
         let (store, partition) = (&self.inner().store, handle.id);
-        let gone = || ApiError::new(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted");
-        let seen = store.partition(partition).await.map_err(|error| unavailable(&error))?.ok_or_else(gone)?;
+        let seen = store.partition(partition).await.map_err(|error| unavailable(&error))?.ok_or_else(deleted)?;
         let log = self.own_log(partition, local).await.map_err(|error| unavailable(&error))?;
         let OwnLog { visible, tier_root } =
             log.ok_or_else(|| refused(&"the manifest has moved since this broker read it; restart the broker"))?;
-        let mut disks = BTreeMap::new();
-        for rid in seen.value.isr.iter().chain(&seen.value.elr) {
-            let disk = store.read_disk(rid.broker).await.map_err(|error| unavailable(&error))?;
-            disks.extend(disk.map(|disk| (rid.broker, disk.value.wal_gen)));
-        }
+        let disks = self.disks(&seen.value).await?;
         let evidence = Evidence {
             leader: Leader { rid: session.rid, inc: session.inc },
             epoch_seen: visible.epoch,
@@ -160,6 +193,10 @@ impl Broker {
         let also = Vec::new();
         Ok(UncleanElection { partition, record: seen.revision, tier_root, also, acceptance })
     }
+}
+
+fn deleted() -> ApiError {
+    ApiError::new(ErrorCode::UnknownTopicOrPartition, "the topic is being deleted")
 }
 
 fn refused(reason: &dyn std::fmt::Display) -> ApiError {

@@ -440,6 +440,15 @@ pub struct DamagedPlace {
     pub position: u64,
 }
 
+/// What a broker that is lost was, or would be, given up with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// How many partitions still name it; 0 once it is forgotten.
+    pub partitions: usize,
+    /// Those of them, by topic and index, of which nobody else may come back with all that was acknowledged.
+    pub last_copies: Vec<(String, u32)>,
+}
+
 /// A loss that was accepted, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedLoss {

@@ -4,7 +4,6 @@ use crate::secret::Secret;
 use crate::telemetry::Otlp;
 use millpond_core::controller::Limits;
 use millpond_log::BrokerId;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -122,20 +121,24 @@ impl DoorTls {
     }
 }
 
-/// What a broker shows to the others, and whom it takes for one. In PEM.
-#[derive(Clone, PartialEq, Eq)]
+/// What a broker shows to the others, and whom it takes for one. Files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InternalTls {
     /// Certificate of the authority that signed those of all brokers.
-    pub ca: Vec<u8>,
+    pub ca: PathBuf,
     /// This broker's, for the host that it advertises: for a server and for a client.
-    pub certificate: Vec<u8>,
+    pub certificate: PathBuf,
     /// Its key.
-    pub key: Vec<u8>,
+    pub key: PathBuf,
+    /// How often the door looks at the files. Calls to other brokers read them for each connection.
+    pub reread_interval: Duration,
 }
 
-impl fmt::Debug for InternalTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(certificates)")
+impl InternalTls {
+    /// Files that are looked at every ten seconds, as `DoorTls`.
+    #[must_use]
+    pub fn new(ca: PathBuf, certificate: PathBuf, key: PathBuf) -> InternalTls {
+        InternalTls { ca, certificate, key, reread_interval: Duration::from_secs(10) }
     }
 }
 

@@ -23,6 +23,11 @@ use tokio_util::sync::CancellationToken;
 /// Pause between tries while the metadata store cannot be used, or does not say what became of a transaction.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Pause after a term that ended because the metadata cannot be read: the first, and the longest as they grow. Nobody else reads them
+/// better, so that haste only costs the store.
+const UNREADABLE: Duration = Duration::from_secs(1);
+const UNREADABLE_MAX: Duration = Duration::from_secs(60);
+
 /// How often it is looked whether the time for something has come. What happens in the cluster is acted on at once.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -32,12 +37,14 @@ const RELOAD: Duration = Duration::from_secs(60);
 /// Waits for control, acts, and waits again, until `shutdown`.
 pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationToken) {
     let store = broker.inner().store.clone();
+    let mut pause = UNREADABLE;
     loop {
         let (session, control) = tokio::select! {
             () = shutdown.cancelled() => return,
             taken = take(&broker, &store) => taken,
         };
         tracing::info!(revision = %control, "this broker acts as controller");
+        let began = clock::monotonic();
         let over = tokio::select! {
             () = shutdown.cancelled() => {
                 // If it fails the key goes with the lease.
@@ -49,6 +56,20 @@ pub(crate) async fn run(broker: Broker, limits: Limits, shutdown: CancellationTo
             over = act(&broker, limits, session, control) => over,
         };
         tracing::info!(reason = %over, "this broker acts as controller no longer");
+        if clock::monotonic().duration_since(began) > UNREADABLE_MAX {
+            pause = UNREADABLE;
+        }
+        if let Stopped::Store(error) = over {
+            tracing::error!(%error, ?pause, "control is given up for a while: the metadata cannot be worked with");
+            // If it fails the key is found in place, or goes with the lease.
+            let _ = store.release_control(&session, control).await;
+            broker.inner().alive.set_controller(None);
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(UNREADABLE_MAX);
+        }
     }
 }
 
@@ -301,9 +322,104 @@ fn view<'a>(image: &'a Image, written: &'a BTreeMap<PartitionId, Versioned<Parti
         (*id, &seen.value)
     };
     View {
+        disks: image.disks.iter().map(|(id, disk)| (*id, disk.value.wal_gen)).collect(),
         members: image.sessions.iter().map(member).collect(),
         leaving: image.drains.keys().copied().collect(),
         draining: image.drains.iter().filter(|(_, drain)| drain.value.replicas).map(|(id, _)| *id).collect(),
         partitions: partitions.map(newest).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::faulted::{Fault, Faulted};
+    use crate::server::{Components, start};
+    use crate::wal::disk::RealDisk;
+    use millpond_metadata::embedded::Embedded;
+    use millpond_metadata::keys::{Key, Keys};
+    use millpond_metadata::kv::{BoxFuture, Kv, KvError, Range, Ranged, Txn, TxnOutcome, Write};
+    use object_store::memory::InMemory;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Nothing that the test waits for takes so long, unless it never comes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Counts the reads, and how often control was taken.
+    #[derive(Default)]
+    struct Counted {
+        reads: AtomicUsize,
+        takes: AtomicUsize,
+    }
+
+    impl Fault for Counted {
+        fn range<'a>(&'a self, inner: &'a Embedded, range: Range) -> BoxFuture<'a, Result<Ranged, KvError>> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            inner.range(range)
+        }
+
+        fn txn<'a>(&'a self, inner: &'a Embedded, txn: Txn) -> BoxFuture<'a, Result<TxnOutcome, KvError>> {
+            let takes = |write: &Write| matches!(write, Write::Put { key, .. } if key.ends_with(b"/controller"));
+            let takes = usize::from(txn.then.iter().any(takes));
+            self.takes.fetch_add(takes, Ordering::Relaxed);
+            inner.txn(txn)
+        }
+    }
+
+    async fn until_controlled(store: &Store, controlled: bool) {
+        let told = async {
+            let mut look = tokio::time::interval(Duration::from_millis(5));
+            while store.controller().await.expect("it is up").is_some() != controlled {
+                look.tick().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, told).await.expect("it comes to that");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_controller_that_cannot_read_a_record_gives_control_up_and_takes_its_time() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut config = Config::local(dir.path().to_owned());
+        for listener in [&mut config.grpc, &mut config.kafka[0].listener, &mut config.http] {
+            listener.bind = SocketAddr::from(([127, 0, 0, 1], 0));
+        }
+        (config.wal_file_bytes, config.wal_bytes, config.cache_disk_bytes) = (4 << 20, 64 << 20, 0);
+        let (faulted, keys) = (Faulted::new(Counted::default()), Keys::for_cluster("tests"));
+        let metadata: Arc<dyn Kv> = Arc::<Faulted<Counted>>::clone(&faulted);
+        let store = Store::new(Arc::clone(&metadata), keys.clone());
+        let (objects, disk) = (Arc::new(InMemory::new()), Arc::new(RealDisk));
+        let components = Components { metadata, keys: keys.clone(), objects, disk };
+        let stop = CancellationToken::new();
+        let running = start(config, components, stop.clone()).await.expect("the broker comes up");
+        until_controlled(&store, true).await;
+
+        // A record of a version that nobody knows, and a new term.
+        let unread = keys.encode(&Key::Topic(TopicId(9)));
+        let control = keys.encode(&Key::Controller);
+        let newer = Write::put(unread.clone(), "{\"v\":2,\"record\":{}}");
+        let txn = Txn { then: vec![newer, Write::delete(&control)], ..Txn::default() };
+        faulted.txn(txn).await.expect("it is up");
+        let taken_again = async {
+            let mut look = tokio::time::interval(Duration::from_millis(5));
+            while faulted.fault.takes.load(Ordering::Relaxed) < 2 {
+                look.tick().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, taken_again).await.expect("it takes control again");
+        until_controlled(&store, false).await;
+        let before = faulted.fault.reads.load(Ordering::Relaxed);
+        let window = tokio::time::timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
+        assert!(window.is_err());
+        let reads = faulted.fault.reads.load(Ordering::Relaxed) - before;
+        assert!(reads < 200, "{reads} reads in a second");
+
+        let mend = Txn { then: vec![Write::delete(&unread)], ..Txn::default() };
+        faulted.txn(mend).await.expect("it is up");
+        until_controlled(&store, true).await;
+        stop.cancel();
+        running.ended().await.expect("it ends cleanly");
     }
 }

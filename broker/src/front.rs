@@ -4,4 +4,3 @@ mod connections;
 pub mod grpc;
 pub(crate) mod http;
 pub mod kafka;
-pub(crate) mod tls;

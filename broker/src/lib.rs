@@ -60,6 +60,7 @@ mod start_error;
 pub mod telemetry;
 mod tier;
 mod tiered;
+mod tls;
 mod topics;
 mod transactions;
 mod unclean;

@@ -2,8 +2,8 @@
 
 use crate::config::{Config, KafkaListener, Listener};
 use crate::front::kafka::Entrance;
-use crate::front::tls::{Certificates, Handshake, Protocol, Rereader};
 use crate::start_error::StartError;
+use crate::tls::{Certificates, Handshake, Protocol, Rereader};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tokio::net::TcpListener;

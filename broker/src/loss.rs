@@ -3,7 +3,7 @@
 use crate::api::{ApiError, DamagedPlace, PartitionLoss};
 use crate::catalog::{PartitionHandle, Topic};
 use crate::wal::{Damage, Recovered};
-use millpond_log::{ErrorCode, Offset, PartitionId};
+use millpond_log::{BrokerId, ErrorCode, Offset, PartitionId};
 use std::ops::Range;
 
 /// What this start found of its disk: it explains why replicas on it are other replicas now (rule K2).
@@ -93,6 +93,11 @@ impl PartitionLoss {
 /// The command line that accepts a loss.
 pub(crate) fn accept_command(topic: &str, partition: u32) -> String {
     format!("millpond partition accept-loss {topic}:{partition} --yes")
+}
+
+/// The command line that says that a broker's disk is gone for good.
+pub(crate) fn give_up_command(broker: BrokerId) -> String {
+    format!("millpond cluster forget {broker} --lost")
 }
 
 /// The refusal of what only a leader may do; `NOT_LEADER_OR_FOLLOWER` makes every client look for the leader again.

@@ -2,15 +2,16 @@
 //! broker does that stops: it hands its leaderships over first (rules B7, E9).
 
 use crate::alive::live_session;
-use crate::api::{ApiError, MoveTo, PartitionMove, TopicRef};
+use crate::api::{ApiError, GivenUp, MoveTo, PartitionMove, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{Local, PartitionHandle, Topic};
+use crate::loss::{accept_command, give_up_command};
 use crate::topics::unavailable;
 use millpond_core::controller::reassigned;
 use millpond_core::records::{DrainRecord, PartitionRecord};
 use millpond_core::replica::{Live, Transfer};
-use millpond_log::{BrokerId, ErrorCode, PartitionId};
-use millpond_metadata::store::{Forgotten, Outcome, RecordChange, Session, Versioned};
+use millpond_log::{BrokerId, ErrorCode, PartitionId, WalGen};
+use millpond_metadata::store::{Forgotten, Held, Outcome, RecordChange, Session, Versioned};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,33 +195,121 @@ impl Broker {
     }
 
     async fn forget(&self, broker: BrokerId) -> Result<(), ApiError> {
-        let (session, store) = (self.session()?, &self.inner().store);
-        if store.read_disk(broker).await.map_err(|error| unavailable(&error))?.is_none() {
-            return Err(unknown(broker));
+        let disk = self.disk_on_record(broker).await?;
+        match self.forget_if_unnamed(broker).await? {
+            None => Ok(()),
+            Some(held) => Err(refused(ErrorCode::InvalidRequest, &self.why_kept(broker, disk, &held))),
         }
+    }
+
+    /// Puts on record that the disk of a broker that does not run is gone for good (rule B4), and forgets the broker if no partition names it.
+    /// With `validate_only` nothing is changed. Returns what names it, and what it has the last copy of.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST`: it runs, or there is no such broker.
+    pub async fn forget_lost_broker(&self, broker: BrokerId, validate_only: bool) -> Result<GivenUp, ApiError> {
+        self.counted("ForgetBroker", self.forget_lost(broker, validate_only).await)
+    }
+
+    async fn forget_lost(&self, broker: BrokerId, validate_only: bool) -> Result<GivenUp, ApiError> {
+        self.disk_on_record(broker).await?;
+        self.check_that_it_does_not_run(broker).await?;
+        let held = if validate_only {
+            Some(self.inner().store.held_by(broker).await.map_err(|error| unavailable(&error))?)
+        } else {
+            self.give_disk_up(broker).await?;
+            self.forget_if_unnamed(broker).await?
+        };
+        let held = held.unwrap_or_default();
+        let last_copies = held.last_copies.iter().map(|id| (self.topic_name(*id), id.index)).collect();
+        Ok(GivenUp { partitions: held.partitions.len(), last_copies })
+    }
+
+    async fn disk_on_record(&self, broker: BrokerId) -> Result<WalGen, ApiError> {
+        let disk = self.inner().store.read_disk(broker).await.map_err(|error| unavailable(&error))?;
+        Ok(disk.ok_or_else(|| unknown(broker))?.value.wal_gen)
+    }
+
+    /// Forgets a broker that no partition names. Returns what names it, if anything does.
+    async fn forget_if_unnamed(&self, broker: BrokerId) -> Result<Option<Held>, ApiError> {
+        let (session, store) = (self.session()?, &self.inner().store);
         loop {
-            let refuse = |message: String| Err(ApiError::new(ErrorCode::InvalidRequest, message));
             match store.forget_broker(&session, broker).await.map_err(|error| unavailable(&error))? {
-                Forgotten::Done => return Ok(()),
-                Forgotten::Alive => return refuse(format!("broker {broker} runs; stop it first")),
-                Forgotten::Holds { partitions, first, last_copy } => {
-                    let tables = self.inner().catalog.tables();
-                    let name = tables.topics().find(|topic| topic.record.id == first.topic);
-                    let name = name.map_or_else(|| first.topic.to_string(), |topic| topic.record.name.to_string());
-                    let first = format!("{name}:{}", first.index);
-                    return refuse(match last_copy {
-                        true => {
-                            format!("broker {broker} has the last copy of {first}; start it, or accept the loss first")
-                        }
-                        false => format!(
-                            "broker {broker} still holds replicas of {partitions} partitions ({first}); `cluster drain {broker}` \
-                             moves them, or `partition move`"
-                        ),
-                    });
-                }
+                Forgotten::Done => return Ok(None),
+                Forgotten::Holds(held) => return Ok(Some(held)),
+                Forgotten::Alive => return Err(refused(ErrorCode::InvalidRequest, &runs(broker))),
                 Forgotten::Again => tokio::time::sleep(LOOK).await,
                 Forgotten::Fenced => return Err(stopping()),
             }
+        }
+    }
+
+    /// Why a broker that partitions name is not forgotten, and what can be done.
+    fn why_kept(&self, broker: BrokerId, disk: WalGen, held: &Held) -> String {
+        let (partitions, last_copy) = (held.partitions.len(), held.last_copies.first());
+        let Some(first) = last_copy.or(held.partitions.first()) else { return String::new() };
+        let name = self.topic_name(*first);
+        let (place, given_up) = (format!("{name}:{}", first.index), disk == WalGen::LOST);
+        match (last_copy.is_some(), given_up) {
+            (true, true) => format!(
+                "broker {broker} had the last copy of {place}, and its disk is given up; accept that first with `{}`",
+                accept_command(&name, first.index)
+            ),
+            (false, true) => format!(
+                "partitions that still name broker {broker}, whose disk is given up: {partitions} ({place}); they move elsewhere, \
+                 or wait for `millpond partition accept-loss`"
+            ),
+            (true, false) => format!(
+                "broker {broker} has the last copy of {place}; start it; or, if its disk is gone for good, say so with `{}`, and \
+                 then accept the loss",
+                give_up_command(broker)
+            ),
+            (false, false) => format!(
+                "broker {broker} still holds replicas of {partitions} partitions ({place}); `cluster drain {broker}` moves them, \
+                 or `partition move`"
+            ),
+        }
+    }
+
+    fn topic_name(&self, partition: PartitionId) -> String {
+        let tables = self.inner().catalog.tables();
+        let topic = tables.topics().find(|topic| topic.record.id == partition.topic);
+        topic.map_or_else(|| partition.topic.to_string(), |topic| topic.record.name.to_string())
+    }
+
+    /// Refuses what would void what a broker still acknowledges: it has a session; or it has none, being cut off from the metadata, and yet
+    /// proves to this broker that it runs.
+    async fn check_that_it_does_not_run(&self, broker: BrokerId) -> Result<(), ApiError> {
+        let sessions = self.inner().store.sessions().await.map_err(|error| unavailable(&error))?;
+        if sessions.contains_key(&broker) {
+            return Err(refused(ErrorCode::InvalidRequest, &runs(broker)));
+        }
+        match self.inner().peers.runs_at(broker).await {
+            None => Ok(()),
+            Some(address) => Err(refused(
+                ErrorCode::InvalidRequest,
+                &format!(
+                    "broker {broker} runs, cut off from the metadata, and answers at `{address}`: what it acknowledges would be \
+                     lost; stop it first"
+                ),
+            )),
+        }
+    }
+
+    /// Puts on record that a broker's disk is gone for good.
+    async fn give_disk_up(&self, broker: BrokerId) -> Result<(), ApiError> {
+        let (session, store) = (self.session()?, &self.inner().store);
+        loop {
+            match store.give_disk_up(&session, broker).await.map_err(|error| unavailable(&error))? {
+                Outcome::Committed { .. } => {
+                    tracing::warn!(%broker, "an operator gave its disk up: what it has the last copy of is lost");
+                    return Ok(());
+                }
+                Outcome::Fenced => return Err(stopping()),
+                Outcome::Conflict | Outcome::Unknown => tokio::time::sleep(LOOK).await,
+            }
+            // It may have come back meanwhile.
+            self.check_that_it_does_not_run(broker).await?;
         }
     }
 
@@ -289,6 +378,10 @@ fn leads(local: &Local) -> bool {
 
 fn refused(code: ErrorCode, message: &str) -> ApiError {
     ApiError::new(code, message.to_owned())
+}
+
+fn runs(broker: BrokerId) -> String {
+    format!("broker {broker} runs; stop it first")
 }
 
 fn unknown(broker: BrokerId) -> ApiError {

@@ -77,7 +77,7 @@ impl Registrar {
         loop {
             match self.store.examine_disk(&self.registration(disk_inc)).await {
                 Ok(Some(Registered::StaleDisk { reason })) => {
-                    let fresh = WalGen(rand::random());
+                    let fresh = WalGen(rand::random_range(1..=u64::MAX));
                     tracing::error!(
                         reason,
                         wal_gen = format!("{:016x}", fresh.0),

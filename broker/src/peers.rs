@@ -137,6 +137,8 @@ struct Shared {
     strangers: Strangers,
     meters: PeerMeters,
     known: Mutex<BTreeMap<BrokerId, Link>>,
+    /// Where brokers were that have no session any more.
+    departed: Mutex<BTreeMap<BrokerId, String>>,
     begin: UnboundedSender<Lane>,
 }
 
@@ -167,7 +169,7 @@ impl Peers {
         let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, asked, strangers, meter } =
             parts;
         let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()), tls });
-        let (meters, known) = (PeerMeters::new(&meter), Mutex::default());
+        let (meters, known, departed) = (PeerMeters::new(&meter), Mutex::default(), Mutex::default());
         let shared = Shared {
             cluster,
             me,
@@ -182,6 +184,7 @@ impl Peers {
             strangers,
             meters,
             known,
+            departed,
             begin,
         };
         (Peers { shared: Arc::new(shared) }, Runner { lanes })
@@ -192,11 +195,15 @@ impl Peers {
     /// A broker that is registered anew, or lives elsewhere, gets a new link; one that is gone loses its own.
     pub(crate) fn set(&self, mut peers: BTreeMap<BrokerId, Peer>) {
         peers.remove(&self.shared.me);
-        let mut known = self.shared.known();
+        let (mut known, mut departed) = (self.shared.known(), self.shared.departed());
+        departed.retain(|broker, _| !peers.contains_key(broker));
         known.retain(|broker, link| {
             let stays = peers.get(broker) == Some(&link.peer);
             if !stays {
                 link.end();
+            }
+            if !peers.contains_key(broker) {
+                departed.extend(link.peer.address.clone().map(|address| (*broker, address)));
             }
             stays
         });
@@ -230,6 +237,14 @@ impl Peers {
         let _ = self.shared.begin.send(live);
         let _ = self.shared.begin.send(catch_up);
         Link { peer, way: Some(way) }
+    }
+
+    /// Where a broker without a session proves that it runs all the same, as one does that is cut off from the metadata store alone. `None` if
+    /// it does not answer where it was, or this broker never saw it.
+    pub(crate) async fn runs_at(&self, broker: BrokerId) -> Option<String> {
+        let was = self.shared.departed().get(&broker).cloned();
+        let address = was.or_else(|| self.shared.known().get(&broker)?.peer.address.clone())?;
+        self.shared.dialer.as_ref()?.call(broker, &address).await.is_ok().then_some(address)
     }
 
     /// Asks brokers how far their copies of partitions are (rule E5), for at most `within`. Who does not answer is not in it.
@@ -274,6 +289,11 @@ impl Shared {
     fn known(&self) -> MutexGuard<'_, BTreeMap<BrokerId, Link>> {
         // A panic cannot leave the table half changed for readers: each link is whole.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn departed(&self) -> MutexGuard<'_, BTreeMap<BrokerId, String>> {
+        // As `known`. Whoever takes both takes that first.
+        self.departed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shard(&self, partition: PartitionId) -> &ShardSender {

@@ -458,7 +458,7 @@ async fn open_wal(config: &Config, components: &Components, cluster: String) -> 
         file_bytes: config.wal_file_bytes,
         memory_bytes: config.tail_memory_bytes,
     };
-    let (disk, broker, fresh) = (Arc::clone(&components.disk), config.id, WalGen(rand::random()));
+    let (disk, broker, fresh) = (Arc::clone(&components.disk), config.id, WalGen(rand::random_range(1..=u64::MAX)));
     let opened = tokio::task::spawn_blocking(move || Wal::open(options, disk, &cluster, broker, fresh)).await;
     Ok(opened.map_err(|panic| StartError::Recovery(panic.to_string()))??)
 }

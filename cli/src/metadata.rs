@@ -4,7 +4,7 @@
 use crate::failure::{Doing, Failure};
 use millpond_metadata::clock::SystemClock;
 use millpond_metadata::embedded::Embedded;
-use millpond_metadata::etcd::{ConnectError, Etcd, EtcdOptions, Problem, Secret, Tls, User};
+use millpond_metadata::etcd::{ConnectError, Etcd, EtcdOptions, Files, Problem, Secret, Tls, User};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::Kv;
 use serde::Deserialize;
@@ -101,6 +101,7 @@ impl Metadata {
                 let mut options = settings.options.clone();
                 options.tls = settings.files.tls()?;
                 options.user = settings.files.user()?;
+                options.files = settings.files.reread();
                 let keys = Keys::under(&options.prefix);
                 let etcd = Etcd::connect(options).await.map_err(|error| explain(&error))?;
                 Ok(Opened { kv: Arc::new(etcd), keys, embedded: None })
@@ -144,6 +145,12 @@ impl EtcdFiles {
         }
     }
 
+    /// What is read again for each connection.
+    fn reread(&self) -> Files {
+        let identity = self.cert.clone().zip(self.key.clone());
+        Files { ca: self.ca.clone(), identity, password: self.password_file.clone() }
+    }
+
     fn tls(&self) -> Result<Option<Tls>, Failure> {
         let Some(ca) = &self.ca else { return Ok(None) };
         let identity = match (&self.cert, &self.key) {
@@ -157,14 +164,7 @@ impl EtcdFiles {
         let Some(Login(text)) = &self.user else { return Ok(None) };
         let (name, password) = match (text.split_once(':'), &self.password_file) {
             (Some((name, password)), _) => (name, Secret::new(password)),
-            (None, Some(file)) => {
-                let mut bytes = read("--etcd-password-file", file)?;
-                // An editor's last line break is no part of it.
-                while bytes.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
-                    bytes.pop();
-                }
-                (text.as_str(), Secret::new(bytes))
-            }
+            (None, Some(file)) => (text.as_str(), Secret::line(read("--etcd-password-file", file)?)),
             (None, None) => (text.as_str(), Secret::new("")),
         };
         Ok(Some(User { name: name.to_owned(), password }))

@@ -47,7 +47,8 @@ pub(crate) fn read(file: Option<&Path>, written: Option<&Written>) -> Result<Opt
     Secret::new(&bytes).map(Some).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Reads the certificates of the internal door: the authority's, the broker's own, and its key. All of them or none.
+/// Looks at the certificates of the internal door: the authority's, the broker's own, and its key. All of them or none. They are read
+/// again for each connection.
 pub(crate) fn read_tls(files: [Option<&Path>; 3]) -> Result<Option<InternalTls>, Failure> {
     let [Some(ca), Some(certificate), Some(key)] = files else {
         return match files {
@@ -56,15 +57,15 @@ pub(crate) fn read_tls(files: [Option<&Path>; 3]) -> Result<Option<InternalTls>,
         };
     };
     // A key may say of which kind it is before these words.
-    let pem = |file: &Path, words: &str| {
+    let check = |file: &Path, words: &str| {
         let bytes = std::fs::read(file).doing(format!("cannot read `{}`", file.display()))?;
         match String::from_utf8_lossy(&bytes).contains(&format!("{words}-----")) {
-            true => Ok(bytes),
+            true => Ok(file.to_owned()),
             false => Err(Failure::usage(format!("`{}` holds no {} in PEM", file.display(), words.to_lowercase()))),
         }
     };
-    let (ca, certificate) = (pem(ca, "CERTIFICATE")?, pem(certificate, "CERTIFICATE")?);
-    Ok(Some(InternalTls { ca, certificate, key: pem(key, "PRIVATE KEY")? }))
+    let (ca, certificate) = (check(ca, "CERTIFICATE")?, check(certificate, "CERTIFICATE")?);
+    Ok(Some(InternalTls::new(ca, certificate, check(key, "PRIVATE KEY")?)))
 }
 
 #[cfg(test)]
@@ -104,7 +105,7 @@ mod tests {
         let (certificate, key) = (Some(certificate.as_path()), Some(key.as_path()));
         assert_eq!(read_tls([None; 3]).expect("none is fine"), None);
         let all = read_tls([certificate, certificate, key]).expect("they are there").expect("all of them");
-        assert_eq!(format!("{all:?}"), "(certificates)");
+        assert_eq!((Some(all.certificate.as_path()), Some(all.key.as_path())), (certificate, key));
         let refused = |files| read_tls(files).expect_err("refused").to_string();
         assert!(refused([certificate, None, key]).contains("go together"));
         assert!(refused([certificate, key, key]).contains("no certificate in PEM"));

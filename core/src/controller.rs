@@ -12,10 +12,11 @@ pub use moves::reassigned;
 pub use unfinished::{Progress, Unfinished};
 
 use crate::election;
+use crate::loss;
 use crate::records::{Leader, PartitionRecord};
 use crate::replica::Live;
 use crate::rules::Rules;
-use millpond_log::{BrokerId, LeaderEpoch, PartitionId};
+use millpond_log::{BrokerId, LeaderEpoch, PartitionId, WalGen};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A broker with a session.
@@ -36,6 +37,8 @@ pub struct View<'a> {
     pub leaving: BTreeSet<BrokerId>,
     /// Those of them that are to be left without replicas too.
     pub draining: BTreeSet<BrokerId>,
+    /// The WAL on record for each broker: that with which it registered last, or `WalGen::LOST`.
+    pub disks: BTreeMap<BrokerId, WalGen>,
     /// Partitions of active topics, in order.
     pub partitions: Vec<(PartitionId, &'a PartitionRecord)>,
 }
@@ -45,7 +48,7 @@ pub struct View<'a> {
 pub struct Limits {
     /// Time without elections and without a broker that comes or goes, before anything is moved for balance.
     pub calm_ms: u64,
-    /// A broker that is gone for so long is replaced on others.
+    /// A broker that is gone for so long is replaced on others. One whose disk was given up is at once.
     pub replace_after_ms: u64,
     /// A broker that is gone for so long is taken out of the ISR where the leader has not done it (rule E6).
     pub remove_after_ms: u64,
@@ -57,7 +60,7 @@ pub struct Limits {
     pub bury_after_ms: u64,
     /// Most transfers under way.
     pub transfers_max: usize,
-    /// Most partitions that gain a replica at the same time.
+    /// Most partitions that gain a replica from their leaders at the same time.
     pub moves_max: usize,
 }
 
@@ -167,6 +170,16 @@ impl View<'_> {
         vacant.collect()
     }
 
+    /// Whether an operator gave the disk of this broker up, and it has no other yet.
+    fn gave_up(&self, broker: BrokerId) -> bool {
+        self.disks.get(&broker) == Some(&WalGen::LOST) && !self.members.contains_key(&broker)
+    }
+
+    /// Whether nobody who held all that was committed can come back (rule B4).
+    fn lost(&self, record: &PartitionRecord) -> bool {
+        loss::awaited(record, |broker| self.disks.get(&broker).copied()).is_empty()
+    }
+
     /// Whether a broker may be given more than it has.
     fn takes_more(&self, broker: BrokerId) -> bool {
         self.members.contains_key(&broker) && !self.leaving.contains(&broker) && !self.draining.contains(&broker)
@@ -207,6 +220,7 @@ impl Controller {
         let mut busy: BTreeSet<PartitionId> = duties.iter().map(Duty::partition).collect();
         for decide in [
             Controller::finish_moves as fn(&mut Controller, u64, &View<'_>) -> Vec<Duty>,
+            Controller::place_lost,
             Controller::replace_gone,
             Controller::empty_draining,
             Controller::balance_leaders,
@@ -272,6 +286,11 @@ impl Controller {
             Some(Duty::Change { partition: *partition, next })
         };
         view.partitions.iter().filter_map(removal).collect()
+    }
+
+    /// Brokers that are not waited for any longer.
+    fn is_gone_for_good(&self, now_ms: u64, view: &View<'_>, broker: BrokerId) -> bool {
+        view.gave_up(broker) || self.is_gone_for(broker, self.limits.replace_after_ms, now_ms)
     }
 
     fn is_gone_for(&self, broker: BrokerId, least_ms: u64, now_ms: u64) -> bool {

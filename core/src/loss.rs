@@ -18,21 +18,28 @@ pub enum Standing {
     Lost,
 }
 
-/// How `me` stands in a partition. `disk_of` tells the WAL with which a broker registered last, if it ever did.
-///
-/// A replica is gone once its broker has registered with another WAL: the old one never registers again (rule B1a). A broker
-/// that is merely unknown proves nothing (rule K6).
+/// How `me` stands in a partition. `disk_of` tells the WAL that is on record for a broker, if there is one: that with which it registered
+/// last, or `WalGen::LOST`.
 #[must_use]
 pub fn standing(record: &PartitionRecord, me: Rid, disk_of: impl Fn(BrokerId) -> Option<WalGen>) -> Standing {
-    let complete = || record.isr.iter().chain(&record.elr);
-    let gone = |rid: &Rid| disk_of(rid.broker).is_some_and(|wal_gen| wal_gen != rid.wal_gen);
-    if complete().any(|rid| *rid == me) {
+    if record.isr.iter().chain(&record.elr).any(|rid| *rid == me) {
         Standing::Electable
-    } else if complete().all(gone) {
+    } else if awaited(record, disk_of).is_empty() {
         Standing::Lost
     } else {
         Standing::Elsewhere
     }
+}
+
+/// The brokers that may come back with all that was committed; a partition is lost once there are none. `disk_of` as for `standing`.
+///
+/// A replica is gone once its broker has registered with another WAL, or an operator gave its disk up: the old one never registers again
+/// (rule B1a). A broker that is merely unknown proves nothing (rule K6).
+#[must_use]
+pub fn awaited(record: &PartitionRecord, disk_of: impl Fn(BrokerId) -> Option<WalGen>) -> Vec<BrokerId> {
+    let complete = record.isr.iter().chain(&record.elr);
+    let gone = |rid: &Rid| disk_of(rid.broker).is_some_and(|wal_gen| wal_gen != rid.wal_gen);
+    complete.filter(|rid| !gone(rid)).map(|rid| rid.broker).collect()
 }
 
 /// Where the log on a disk that is not in sync meets the log in object storage.

@@ -38,6 +38,11 @@ number! {
     /// Random identity of one broker's WAL contents (rule K2): it changes whenever the disk can no longer be trusted (rule B4).
     WalGen(u64)
 }
+impl WalGen {
+    /// No WAL's: as the disk of a broker on record it says that an operator gave that broker's disk up for good (rule B4). Whatever the disk
+    /// carried differs from it, should it come back.
+    pub const LOST: WalGen = WalGen(0);
+}
 number! {
     /// One registration of a broker: the mod revision of its session key (section 2.1 of the safety rules).
     Incarnation(u64)

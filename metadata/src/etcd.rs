@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watch::EtcdWatch;
 
-pub use options::{EtcdOptions, Secret, Tls, UrlError, User};
+pub use options::{EtcdOptions, Files, Secret, Tls, UrlError, User};
 pub use problem::{ConnectError, Problem};
 
 /// Keys in one page of a read: at 64 KiB a value (rule Z5) half of what a connection accepts.

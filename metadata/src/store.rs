@@ -38,7 +38,7 @@ pub use brokers::{Registered, Registration};
 pub use burial::{Burial, Missing};
 pub use cluster::{FEATURE_LEVEL, KEY_SPACE_FORMAT};
 pub use collection::{Bumped, Dropped, GcEpoch};
-pub use drain::Forgotten;
+pub use drain::{Forgotten, Held};
 pub use election::Election;
 pub use follow::Follow;
 pub use group_records::GroupRecords;

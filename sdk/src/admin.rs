@@ -2,10 +2,11 @@
 
 use crate::client::{Client, Repeat, admin_client, answer, log_client};
 use crate::description::{
-    AcceptedLoss, ClusterDescription, FoundOffset, PartitionLoss, PartitionStatus, TopicDescription,
+    AcceptedLoss, ClusterDescription, FoundOffset, LostBroker, PartitionLoss, PartitionStatus, TopicDescription,
 };
 use crate::error::Error;
 use crate::isolation::IsolationLevel;
+use crate::record::TopicPartition;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 use millpond_proto::v1;
@@ -313,9 +314,40 @@ impl Admin {
     /// `InvalidRequest`: it runs, a partition names it, or there is no such broker.
     pub async fn forget_broker(&self, broker: BrokerId) -> Result<(), Error> {
         let call = |channel| async move {
-            answer(admin_client(channel).forget_broker(v1::ForgetBrokerRequest { broker: broker.0 }).await)
+            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: false, validate_only: false };
+            answer(admin_client(channel).forget_broker(request).await)
         };
         self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
+    }
+
+    /// Says that a broker's disk is gone for good, and forgets the broker if no partition names it. Returns what does: what it had the last
+    /// copy of waits for `accept_loss`, and its other replicas go elsewhere; call `forget_broker` then.
+    ///
+    /// The broker must not run, for what it still acknowledged would be lost: one that is seen to run is refused. This cannot be taken
+    /// back: should the disk come back, it counts as an empty one.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: it runs, or there is no such broker.
+    pub async fn forget_lost_broker(&self, broker: BrokerId) -> Result<LostBroker, Error> {
+        self.lost_broker(broker, false).await
+    }
+
+    /// What `forget_lost_broker` would come to. Nothing is changed.
+    ///
+    /// # Errors
+    /// As `forget_lost_broker`.
+    pub async fn validate_lost_broker(&self, broker: BrokerId) -> Result<LostBroker, Error> {
+        self.lost_broker(broker, true).await
+    }
+
+    async fn lost_broker(&self, broker: BrokerId, validate_only: bool) -> Result<LostBroker, Error> {
+        let call = |channel| async move {
+            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: true, validate_only };
+            answer(admin_client(channel).forget_broker(request).await)
+        };
+        let v1::ForgetBrokerResponse { partitions, last_copies } = self.client.call(Repeat::IfNotDone, call).await?;
+        let place = |last: v1::LastCopy| TopicPartition::new(last.topic, last.partition);
+        Ok(LostBroker { partitions, last_copies: last_copies.into_iter().map(place).collect() })
     }
 
     /// Looks up an offset; `None` when no record qualifies.

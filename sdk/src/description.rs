@@ -1,6 +1,7 @@
 //! Topics, partitions, brokers and the cluster as the admin API tells them. Plain data, read off the wire.
 
 use crate::error::Error;
+use crate::record::TopicPartition;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
@@ -62,6 +63,15 @@ pub struct AcceptedLoss {
     pub loss: PartitionLoss,
     /// The epoch in which the partition is led from now on; `None` if it was only asked.
     pub leader_epoch: Option<LeaderEpoch>,
+}
+
+/// What names a broker whose disk is, or would be, gone for good.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostBroker {
+    /// How many partitions do. 0 once it is forgotten.
+    pub partitions: u32,
+    /// Those of them of which nobody else may come back with all that was acknowledged.
+    pub last_copies: Vec<TopicPartition>,
 }
 
 /// Offsets and sizes of one partition's log.

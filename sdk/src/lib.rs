@@ -46,7 +46,7 @@ pub use connection::Tls;
 pub use consumer::{Consumer, ConsumerConfig, OffsetReset, ReadFrom, StartAt};
 pub use dedup::Deduplicator;
 pub use description::{
-    AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, PartitionDescription, PartitionLoss,
+    AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, LostBroker, PartitionDescription, PartitionLoss,
     PartitionStatus, TopicDescription,
 };
 pub use error::Error;

@@ -193,6 +193,11 @@ impl EtcdCluster {
         self.wait_until_serving(index).await;
     }
 
+    /// Starts a killed member on its data. It may not serve yet.
+    pub fn start_again(&mut self, index: usize) {
+        self.spawn(index);
+    }
+
     /// Starts every killed member on its data, and waits until all serve: one of several does not before most are there.
     pub async fn restart_all(&mut self) {
         let killed: Vec<usize> = (0..self.size()).filter(|index| !self.runs(*index)).collect();

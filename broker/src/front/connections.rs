@@ -1,8 +1,8 @@
 //! Accepted connections with their places: counted while they live, and ended after a silence. It reads and writes no byte of its
 //! own but what a door tells whom it has no place for.
 
-use super::tls::{Handshake, Stream};
 use crate::budget::{Connections, Held};
+use crate::tls::{Handshake, Stream};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};

@@ -17,10 +17,10 @@ mod taken;
 mod transactions;
 
 use super::connections::{Accepting, Connection};
-use super::tls::Handshake;
 use crate::Broker;
 use crate::budget::Budget;
 use crate::metrics::Metrics;
+use crate::tls::Handshake;
 use millpond_proto::v1::admin_server::AdminServer;
 use millpond_proto::v1::groups_server::GroupsServer;
 use millpond_proto::v1::log_server::LogServer;

@@ -1,10 +1,10 @@
 //! The HTTP door: `/livez`, `/readyz`, `/metrics`. It is up before recovery and until the end, and answers at once (case O5).
 
 use super::connections::{Accepting, Connection};
-use super::tls::Handshake;
 use crate::budget::Connections;
 use crate::metrics::Metrics;
 use crate::session::SessionHandle;
+use crate::tls::Handshake;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};

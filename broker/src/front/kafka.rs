@@ -38,10 +38,10 @@ pub use request::{Request, RequestError, decode_request};
 pub use wire::Malformed;
 
 use super::connections::accept;
-use super::tls::{Handshake, Stream};
 use crate::Broker;
 use crate::api::BrokerDescription;
 use crate::budget::{Held, Pace};
+use crate::tls::{Handshake, Stream};
 use connection::{End, Limits};
 use door::Door;
 use frame::{Foreign, FrameError};

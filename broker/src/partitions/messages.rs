@@ -12,7 +12,7 @@ use millpond_log::manifest::ManifestRoot;
 use millpond_log::producers::ProducerSummary;
 use millpond_log::transactions::Marker;
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TimestampMs};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Span;
@@ -110,6 +110,8 @@ pub(crate) struct Rebuild {
     pub(crate) wanted: Wanted,
     /// Tells the answer from those to a replica that was here before.
     pub(crate) ticket: u64,
+    /// Gone once nobody waits for it any more.
+    pub(crate) asker: Weak<()>,
 }
 
 /// The log as it was read again.

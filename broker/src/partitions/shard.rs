@@ -418,7 +418,10 @@ impl Shard {
 
     fn on_rebuilt(&mut self, rebuilt: Rebuilt) {
         let Rebuilt { partition, ticket, input, root } = rebuilt;
-        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.rebuilding == Some(ticket)) else { return };
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        if slot.rebuilding.as_ref().is_none_or(|(open, _)| *open != ticket) {
+            return;
+        }
         slot.rebuilding = None;
         if root.seq >= slot.manifest.seq {
             slot.manifest = root;
@@ -460,8 +463,9 @@ impl Shard {
         if let Some(shard) = self.own.upgrade() {
             for partition in due {
                 let (shard, wanted) = (shard.clone(), Wanted::Newest);
+                let asker = Arc::downgrade(&self.slots[&partition].here);
                 // Nobody reads manifests any more when the broker ends.
-                let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: 0 });
+                let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: 0, asker });
             }
         }
         let due = self.slots.iter().filter(|(_, slot)| slot.replica.wants_ticks());
@@ -635,9 +639,11 @@ impl Shard {
         for (partition, wanted) in self.to_rebuild.drain(..) {
             let (Some(slot), Some(shard)) = (self.slots.get_mut(&partition), self.own.upgrade()) else { continue };
             self.tickets += 1;
-            slot.rebuilding = Some(self.tickets);
+            let (ticket, waits) = (self.tickets, Arc::new(()));
+            let asker = Arc::downgrade(&waits);
+            slot.rebuilding = Some((ticket, waits));
             // Nobody reads logs any more when the broker ends.
-            let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: self.tickets });
+            let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket, asker });
         }
     }
 

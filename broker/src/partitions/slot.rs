@@ -35,8 +35,10 @@ pub(super) struct Slot {
     pub(super) held: Vec<Produce>,
     /// Batches that wait for their transaction's coordinator.
     pub(super) unverified: Waiting,
-    /// The log was taken apart, and is being read again under this ticket.
-    pub(super) rebuilding: Option<u64>,
+    /// The log was taken apart, and is being read again under this ticket, as long as that is wanted.
+    pub(super) rebuilding: Option<(u64, Arc<()>)>,
+    /// It is here: as long as it is, newer manifests are wanted.
+    pub(super) here: Arc<()>,
     /// How far the log is known to have reached, if its disk lost something.
     pub(super) known_end: Offset,
     /// It takes no pushes: it stands for an unclean election.
@@ -67,6 +69,7 @@ impl Slot {
             held: Vec::new(),
             unverified: Waiting::default(),
             rebuilding: None,
+            here: Arc::default(),
             known_end,
             stands: false,
             closing: None,

@@ -9,6 +9,7 @@ use millpond_proto::internal::ChallengeRequest;
 use millpond_proto::internal::introduction_client::IntroductionClient;
 use millpond_proto::internal::replication_client::ReplicationClient;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -76,30 +77,50 @@ impl Dialer {
             }
             Err(error) => return Err(unreachable(error.to_string())),
         };
-        let channel = timeout(CONNECT_PATIENCE, self.over(stream, address)).await;
+        let tls = self.certificates().await.map_err(unreachable)?;
+        let channel = timeout(CONNECT_PATIENCE, self.over(stream, address, tls)).await;
         let channel = channel.map_err(|_| unreachable("no HTTP/2 in time".to_owned()))?;
         let channel = channel.map_err(|error| unreachable(self.explain(&error)))?;
         let proven = timeout(CONNECT_PATIENCE, self.introduce(broker, address, channel)).await;
         proven.unwrap_or_else(|_| Err(unreachable("no answer to the challenge in time".to_owned())))
     }
 
+    /// What this broker shows, and whom it trusts, as the files say now: certificates are replaced while brokers run. While they do not fit
+    /// each other the connection fails, and the next one reads them again.
+    async fn certificates(&self) -> Result<Option<ClientTlsConfig>, String> {
+        let Some(InternalTls { ca, certificate, key, .. }) = self.tls.clone() else { return Ok(None) };
+        let read = |path: PathBuf| {
+            std::fs::read(&path).map_err(|error| format!("this broker cannot read `{}`: {error}", path.display()))
+        };
+        let read = tokio::task::spawn_blocking(move || {
+            let authority = Certificate::from_pem(read(ca)?);
+            let identity = Identity::from_pem(read(certificate)?, read(key)?);
+            Ok(ClientTlsConfig::new().ca_certificate(authority).identity(identity))
+        });
+        read.await.map_err(|panic| panic.to_string())?.map(Some)
+    }
+
     /// HTTP/2 over one connection, which is not opened again by itself: its end is news.
-    async fn over(&self, stream: TcpStream, address: &str) -> Result<Channel, tonic::transport::Error> {
+    async fn over(
+        &self,
+        stream: TcpStream,
+        address: &str,
+        tls: Option<ClientTlsConfig>,
+    ) -> Result<Channel, tonic::transport::Error> {
         let mut stream = Some(TokioIo::new(stream));
         let once = tower::service_fn(move |_| {
             let stream = stream.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
             std::future::ready(stream)
         });
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
             .initial_stream_window_size(ANSWER_WINDOW_BYTES)
             .initial_connection_window_size(ANSWER_WINDOW_BYTES)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        if let Some(InternalTls { ca, certificate, key }) = &self.tls {
-            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
-            endpoint = endpoint.tls_config(tls.identity(Identity::from_pem(certificate, key)))?;
+        if let Some(tls) = tls {
+            endpoint = endpoint.tls_config(tls)?;
         }
         endpoint.connect_with_connector(once).await
     }

@@ -5,7 +5,8 @@ use super::proof::{PROOF_BYTES, Pair, Prover};
 use super::receive::{Proven, ReplicationService};
 use super::strangers::Standing;
 use super::{MESSAGE_BYTES_MAX, Peers, Shared};
-use crate::config::InternalTls;
+use crate::config::{DoorTls, InternalTls};
+use crate::tls::{Certificates, Protocol, TlsError};
 use bytes::Bytes;
 use millpond_log::BrokerId;
 use millpond_proto::internal::introduction_server::{Introduction, IntroductionServer};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 /// Most streams and calls of one connection.
@@ -29,12 +30,21 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest message of somebody who is not proven, in bytes.
 const STRANGER_BYTES_MAX: usize = 1024;
 
+/// Why the internal door cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DoorError {
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Transport(#[from] tonic::transport::Error),
+}
+
 impl Peers {
     /// Serves the other brokers on `listener` until the task is dropped. Streams that are open then end with UNAVAILABLE.
     ///
     /// # Errors
     /// Only if the server cannot be set up; a connection's failure is its own.
-    pub(crate) async fn serve(self, listener: TcpListener) -> Result<(), tonic::transport::Error> {
+    pub(crate) async fn serve(self, listener: TcpListener) -> Result<(), DoorError> {
         let Some(dialer) = self.shared.dialer.clone() else { return Ok(()) };
         let stop = CancellationToken::new();
         let _stop = stop.clone().drop_guard();
@@ -44,14 +54,16 @@ impl Peers {
         let replication = ReplicationServer::new(replication).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let guard = Guard { shared: Arc::clone(&self.shared), prover: dialer.prover, challenge };
         let guarded = tonic::service::interceptor::InterceptedService::new(replication, move |call| guard.check(call));
-        let incoming = self.shared.strangers.clone().incoming(listener);
-        let mut server = Server::builder();
-        if let Some(InternalTls { ca, certificate, key }) = dialer.tls {
-            let identity = Identity::from_pem(certificate, key);
-            server = server
-                .tls_config(ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(ca)))?;
+        let mut tls = None;
+        if let Some(InternalTls { ca, certificate, key, reread_interval }) = dialer.tls {
+            // Whoever comes in has to show a certificate of this authority.
+            let files = DoorTls { certificate, key, client_ca: Some(ca), reread_interval };
+            let (certificates, rereader) = Certificates::load(&files)?;
+            tls = Some(certificates.door(Protocol::Grpc));
+            tokio::spawn(rereader.run(stop.clone()));
         }
-        server
+        let incoming = self.shared.strangers.clone().incoming(listener, tls);
+        let served = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
@@ -60,8 +72,8 @@ impl Peers {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(IntroductionServer::new(introduction).max_decoding_message_size(STRANGER_BYTES_MAX))
             .add_service(guarded)
-            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
-            .await
+            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned());
+        Ok(served.await?)
     }
 }
 

@@ -2,6 +2,7 @@
 //! brokers, and stays as long as he likes.
 
 use crate::budget::{Connections, Held};
+use crate::tls::{Handshake, Stream as Connection};
 use futures::Stream;
 use std::io;
 use std::pin::Pin;
@@ -34,16 +35,42 @@ impl Strangers {
         Strangers { places, patience: PATIENCE }
     }
 
-    /// The connections there is a place for. The others are closed: a broker that is turned away tries again.
-    pub(super) fn incoming(self, listener: TcpListener) -> impl Stream<Item = io::Result<Guest>> {
-        TcpListenerStream::new(listener).filter_map(move |accepted| {
+    /// The connections there is a place for, encrypted if there is a handshake. The others are closed: a broker that is turned away tries
+    /// again. Whoever is slow with its handshake keeps nobody waiting.
+    pub(super) fn incoming(
+        self,
+        listener: TcpListener,
+        tls: Option<Handshake>,
+    ) -> impl Stream<Item = io::Result<Guest>> {
+        let admitted = TcpListenerStream::new(listener).filter_map(move |accepted| {
             let admit = |stream: TcpStream| {
                 let Some(place) = self.places.enter(stream.peer_addr()?) else { return Ok(None) };
                 stream.set_nodelay(true)?;
-                Ok(Some(Guest::new(stream, place, self.patience)))
+                Ok(Some((stream, place, Box::pin(sleep(self.patience)))))
             };
             accepted.and_then(admit).transpose()
-        })
+        });
+        let shaken = futures::StreamExt::map(admitted, move |admitted| {
+            let tls = tls.clone();
+            async move {
+                let (stream, place, mut deadline) = match admitted {
+                    Ok(admitted) => admitted,
+                    Err(error) => return Some(Err(error)),
+                };
+                let stream = match tls {
+                    None => Connection::Plain(stream),
+                    Some(tls) => {
+                        let peer = stream.peer_addr().ok()?;
+                        tokio::select! {
+                            shaken = tls.shake(stream, peer) => shaken?,
+                            () = &mut deadline => return None,
+                        }
+                    }
+                };
+                Some(Ok(Guest::new(stream, place, deadline)))
+            }
+        });
+        futures::StreamExt::buffer_unordered(shaken, STRANGERS_MAX).filter_map(|guest| guest)
     }
 }
 
@@ -64,16 +91,16 @@ impl Standing {
 
 /// A connection, which ends if nobody proves himself in time.
 pub(super) struct Guest {
-    stream: TcpStream,
+    stream: Connection,
     standing: Standing,
     /// Gone once it is known not to matter.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Guest {
-    fn new(stream: TcpStream, place: Held, patience: Duration) -> Guest {
+    fn new(stream: Connection, place: Held, deadline: Pin<Box<Sleep>>) -> Guest {
         let standing = Standing(Arc::new(Mutex::new(Some(place))));
-        Guest { stream, standing, deadline: Some(Box::pin(sleep(patience))) }
+        Guest { stream, standing, deadline: Some(deadline) }
     }
 }
 

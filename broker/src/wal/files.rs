@@ -50,36 +50,54 @@ impl Files {
     /// # Errors
     /// Any but a full disk. The caller poisons the WAL (rule W2).
     pub(super) fn run(&self, shared: &Shared) -> io::Result<()> {
-        let space = &shared.space;
+        let mut full = false;
         loop {
             // Whatever was done may be what the writer waits for.
             shared.queue.nudge();
-            match space.next_job(RETRY) {
+            match shared.space.next_job(RETRY) {
                 Job::Stop => return Ok(()),
-                Job::Recycle(file, number) => match self.recycle(&file, number)? {
-                    Some(file) => space.add_ready(Arc::new(file)),
-                    None => space.gave_away(),
-                },
-                Job::Create(number) => match self.create(number) {
-                    Ok(file) => {
-                        space.add_zeroing();
-                        self.zero(&file, space)?;
-                        space.add_ready(Arc::new(file));
+                job => self.work(job, &shared.space, &mut full)?,
+            }
+        }
+    }
+
+    /// Does one job. `full` is whether the disk had no room the last time that it was asked: only a change is said.
+    fn work(&self, job: Job, space: &Space, full: &mut bool) -> io::Result<()> {
+        match job {
+            Job::Stop => {}
+            Job::Recycle(file, number) => match self.recycle(&file, number)? {
+                Some(file) => space.add_ready(Arc::new(file)),
+                None => space.gave_away(),
+            },
+            Job::Remove(file) => {
+                self.remove(&file)?;
+                space.removed();
+            }
+            Job::Create(number) => match self.create(number) {
+                Ok(file) => {
+                    if std::mem::replace(full, false) {
+                        tracing::info!(dir = %self.dir.display(), "there is room for another WAL file again");
                     }
-                    Err(error) if is_full(&error) => {
-                        tracing::warn!(dir = %self.dir.display(), "no room for another WAL file; trying again");
-                        space.no_room();
+                    space.add_zeroing();
+                    self.zero(&file, space)?;
+                    space.add_ready(Arc::new(file));
+                }
+                Err(error) if is_full(&error) => {
+                    if !std::mem::replace(full, true) {
+                        tracing::warn!(dir = %self.dir.display(), "no room for another WAL file; trying until there is");
                     }
-                    Err(error) => return Err(error),
-                },
-                // An index is only a help for the next start: without it the file is read.
-                Job::Index(file, grown) => {
-                    if let Err(error) = self.index(&file, grown) {
-                        tracing::warn!(file = %file.path.display(), %error, "no index of a full WAL file");
-                    }
+                    space.no_room();
+                }
+                Err(error) => return Err(error),
+            },
+            // An index is only a help for the next start: without it the file is read.
+            Job::Index(file, grown) => {
+                if let Err(error) = self.index(&file, grown) {
+                    tracing::warn!(file = %file.path.display(), %error, "no index of a full WAL file");
                 }
             }
         }
+        Ok(())
     }
 
     /// Makes a file, with its space reserved and its name durable (rule W1). Not yet zeroed.
@@ -130,20 +148,28 @@ impl Files {
     /// Begins the next life of a file (rule W8): its name changes, durably, before anything is written to it.
     /// A file of another size than the settings ask for is removed instead.
     fn recycle(&self, file: &WalFile, number: u64) -> io::Result<Option<WalFile>> {
-        let path = self.dir.join(name(number));
-        let fits = file.bytes == self.file_bytes;
-        if fits {
-            self.disk.rename(&file.path, &path)?;
-        } else {
-            self.disk.remove(&file.path)?;
+        if file.bytes != self.file_bytes {
+            self.remove(file)?;
+            return Ok(None);
         }
+        let path = self.dir.join(name(number));
+        self.disk.rename(&file.path, &path)?;
+        self.remove_index(file)?;
+        Ok(Some(WalFile { number, wal_gen: self.wal_gen, path, file: file.file.clone(), bytes: file.bytes }))
+    }
+
+    fn remove(&self, file: &WalFile) -> io::Result<()> {
+        self.disk.remove(&file.path)?;
+        self.remove_index(file)
+    }
+
+    /// Removes the index of a file's last life, and makes its end durable.
+    fn remove_index(&self, file: &WalFile) -> io::Result<()> {
         let stale = self.dir.join(index_file::name(file.number));
         if self.disk.open(&stale).is_ok() {
             self.disk.remove(&stale)?;
         }
-        self.disk.sync_dir(&self.dir)?;
-        let next = || WalFile { number, wal_gen: self.wal_gen, path, file: file.file.clone(), bytes: file.bytes };
-        Ok(fits.then(next))
+        self.disk.sync_dir(&self.dir)
     }
 
     fn index(&self, file: &WalFile, grown: Option<Growing>) -> io::Result<()> {
@@ -174,4 +200,49 @@ fn read_index(file: &WalFile) -> Growing {
         (at, cursor) = (end, after);
     }
     index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::sim::{Faults, SimDisk};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+    /// Counts what is said.
+    struct Lines(Arc<AtomicUsize>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Lines {
+        fn on_event(&self, _event: &tracing::Event<'_>, _context: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_said_once_and_so_is_its_end() {
+        const FILE: u64 = 64 << 10;
+        let disk = SimDisk::new(1);
+        let (process, dir) = (Arc::new(disk.process()), PathBuf::from("/wal"));
+        process.create_dir(&dir).expect("a folder is made");
+        let files = Files { disk: process, dir, file_bytes: FILE, wal_gen: WalGen(1) };
+        let space = Space::new(FILE, 12, Vec::new(), Vec::new(), 0);
+        let mut full = false;
+        let mut tries = |bytes_max: Option<u64>, count: usize| {
+            disk.fail(Faults { bytes_max, ..Faults::default() });
+            let said = Arc::new(AtomicUsize::new(0));
+            let subscriber = tracing_subscriber::registry().with(Lines(Arc::clone(&said)));
+            tracing::subscriber::with_default(subscriber, || {
+                for _ in 0..count {
+                    let job = space.next_job(Duration::ZERO);
+                    assert!(matches!(job, Job::Create(_)));
+                    files.work(job, &space, &mut full).expect("a full disk is no failure");
+                }
+            });
+            said.load(Ordering::Relaxed)
+        };
+        assert_eq!(tries(Some(0), 20), 1);
+        assert_eq!(tries(Some(0), 20), 0);
+        assert_eq!(tries(None, 2), 1);
+        assert_eq!(tries(Some(0), 20), 1);
+    }
 }

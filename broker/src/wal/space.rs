@@ -81,6 +81,8 @@ impl InUse {
 pub(super) enum Job {
     /// Rename a released file to this number and hand it in.
     Recycle(Arc<WalFile>, u64),
+    /// Remove a file that is one too many.
+    Remove(Arc<WalFile>),
     /// Write the index of a full file.
     Index(Arc<WalFile>, Option<Growing>),
     /// Make a file of this number.
@@ -265,6 +267,9 @@ impl Space {
             if inner.index_is_due && inner.sealed.front().is_some_and(quick) {
                 return inner.index();
             }
+            if let Some(file) = inner.surplus() {
+                return Job::Remove(file);
+            }
             // Oldest first: the numbers that are left have no gap, whenever the power goes.
             if let Some(file) = inner.released.pop_front() {
                 inner.recycling = true;
@@ -330,6 +335,11 @@ impl Space {
         self.changed.notify_waiters();
     }
 
+    /// A file that was one too many is gone.
+    pub(super) fn removed(&self) {
+        self.changed.notify_waiters();
+    }
+
     /// A released file was removed: its number goes back.
     pub(super) fn gave_away(&self) {
         let mut inner = self.inner();
@@ -361,6 +371,23 @@ impl Space {
 impl Inner {
     fn files(&self) -> usize {
         self.in_use.len() + self.ready.len() + self.released.len()
+    }
+
+    /// A file that nothing needs, while there are more than may be, since the limit was lowered: the oldest or the newest, so that the
+    /// numbers that are left have no gap. As much stays ready as is otherwise, and as permits count on (rule W7).
+    fn surplus(&mut self) -> Option<Arc<WalFile>> {
+        if self.files() <= self.files_max || self.ready.len() < FILES_READY {
+            return None;
+        }
+        if let Some(file) = self.released.pop_front() {
+            return Some(file);
+        }
+        if self.ready.len() == FILES_READY || self.reservable() < self.file_bytes {
+            return None;
+        }
+        let file = self.ready.pop_back()?;
+        self.highest = file.number - 1;
+        Some(file)
     }
 
     /// Whether a file will be ready that is not counted yet.

@@ -5,7 +5,7 @@ use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::{self, Format, OutputArgs};
 use crate::units::ByteCount;
-use millpond_sdk::{Admin, BrokerId, ClusterDescription, TopicDescription};
+use millpond_sdk::{Admin, BrokerId, ClusterDescription, LostBroker, TopicDescription};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -57,6 +57,12 @@ enum Action {
         /// Its id
         #[arg(value_name = "ID")]
         broker: u32,
+        /// Its disk is gone for good, also where it has the last copy: show what that comes to. It must not run
+        #[arg(long)]
+        lost: bool,
+        /// Count the disk as lost; this cannot be taken back. Without it nothing is changed
+        #[arg(long, requires = "lost")]
+        yes: bool,
         #[command(flatten)]
         connection: ConnectionArgs,
     },
@@ -121,11 +127,52 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
                 ),
             })
         }
-        Action::Forget { broker, connection } => {
-            Admin::new(&connection.connect().await?).forget_broker(BrokerId(broker)).await.map_err(failed)?;
-            output::text(&format!("broker {broker} is forgotten"))
+        Action::Forget { broker, lost, yes, connection } => {
+            let (admin, id) = (Admin::new(&connection.connect().await?), BrokerId(broker));
+            let said = match (lost, yes) {
+                (false, _) => admin.forget_broker(id).await.map(|()| given_up(broker, &LostBroker::default())),
+                (true, true) => admin.forget_lost_broker(id).await.map(|lost| given_up(broker, &lost)),
+                (true, false) => admin.validate_lost_broker(id).await.map(|lost| would_give_up(broker, &lost)),
+            };
+            output::text(&said.map_err(failed)?)
         }
     }
+}
+
+/// Partitions that are named one by one.
+const NAMED_MAX: usize = 20;
+
+fn last_copies(lost: &LostBroker) -> String {
+    let mut named: Vec<String> = lost.last_copies.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match lost.last_copies.len() {
+        0 => return "of none the last copy".to_owned(),
+        all if all > NAMED_MAX => named.push(format!("and {} more", all - NAMED_MAX)),
+        _ => {}
+    }
+    format!("of {} the last copy: {}", lost.last_copies.len(), named.join(", "))
+}
+
+fn would_give_up(broker: u32, lost: &LostBroker) -> String {
+    format!(
+        "partitions that name broker {broker}: {}; {}\n\
+         Of the latter what is not in object storage would be lost, for good, also if the disk comes back.\n\
+         nothing was changed; say --yes if the disk of broker {broker} is gone and the broker does not run",
+        lost.partitions,
+        last_copies(lost)
+    )
+}
+
+fn given_up(broker: u32, lost: &LostBroker) -> String {
+    if lost.partitions == 0 {
+        return format!("broker {broker} is forgotten");
+    }
+    format!(
+        "the disk of broker {broker} counts as lost; partitions that name it: {}; {}\n\
+         What it had the last copy of waits for `millpond partition accept-loss --all --yes`; its other replicas go elsewhere.\n\
+         After that `millpond cluster forget {broker}` ends it.",
+        lost.partitions,
+        last_copies(lost)
+    )
 }
 
 fn failed(error: millpond_sdk::Error) -> Failure {

@@ -44,8 +44,9 @@ impl Controller {
 
     /// Who has too few replicas, or is preferred too seldom, gets more from who has most.
     pub(super) fn share(&mut self, now_ms: u64, view: &View<'_>) -> Vec<Duty> {
-        // With somebody missing, what looks like a share may be its own.
-        if !self.is_calm(now_ms) || !self.gone.is_empty() {
+        // With somebody missing, what looks like a share may be its own: until it is replaced where it can be. What only it has stays.
+        let awaited = |broker: &BrokerId| !self.is_gone_for_good(now_ms, view, *broker);
+        if !self.is_calm(now_ms) || self.gone.keys().any(awaited) {
             return Vec::new();
         }
         let mut duties = self.share_replicas(view);
@@ -142,9 +143,13 @@ fn apart(hosts: &[Host], load: impl Fn(&Host) -> u32) -> Vec<(Host, Host)> {
     pairs.into_iter().map(|(from, to)| (from.clone(), to.clone())).collect()
 }
 
-/// Whether a replica may go from one broker to another: it is in sync where it is or will be copied, and the racks stay as spread.
+/// Whether a replica may go from one broker to another: it is in sync where it is or will be copied, and the racks stay as spread. What lacks
+/// a replica is left to whoever replaces that one: a move for balance would wait for it, for ever if nobody else is there (rule I8).
 fn may_move(view: &View<'_>, record: &PartitionRecord, from: BrokerId, to: BrokerId) -> bool {
     if moves(record) || !record.replicas.contains(&from) || record.replicas.contains(&to) {
+        return false;
+    }
+    if !record.replicas.iter().all(|broker| view.members.contains_key(broker)) {
         return false;
     }
     let rack = |broker: BrokerId| view.members.get(&broker).and_then(|member| member.rack.as_deref());

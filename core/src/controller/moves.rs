@@ -77,11 +77,39 @@ impl Controller {
     /// Whoever is gone for long is replaced, and so is who was to join and has gone. What nobody leads has to wait for its replicas:
     /// nobody else has the log.
     pub(super) fn replace_gone(&mut self, now_ms: u64, view: &View<'_>) -> Vec<Duty> {
-        let gone = |broker: BrokerId| self.is_gone_for(broker, self.limits.replace_after_ms, now_ms);
+        let gone = |broker: BrokerId| self.is_gone_for_good(now_ms, view, broker);
         if !self.gone.keys().any(|broker| gone(*broker)) {
             return Vec::new();
         }
         self.give_elsewhere(view, gone)
+    }
+
+    /// What is lost for good, with no replica on a broker that runs, gets replicas in the place of those that an operator gave up (rules B4,
+    /// I8): somebody has to be there who can be ordered to go on from object storage (rule E7). They only learn, and nobody leads
+    /// before that order. A broker that was not given up keeps its replica: its disk may hold what is left.
+    pub(super) fn place_lost(&mut self, _now_ms: u64, view: &View<'_>) -> Vec<Duty> {
+        let waits = |record: &PartitionRecord| view.live(record).is_empty() && view.lost(record);
+        let waiting = view.partitions.iter().filter(|(_, record)| waits(record));
+        let mut hosts = hosts(view);
+        let mut duties = Vec::new();
+        for (partition, record) in waiting {
+            let mut to: Vec<BrokerId> = staying(record).collect();
+            for place in 0..to.len() {
+                // Who was to join has nothing.
+                let replaced = view.gave_up(to[place]) || record.adding.contains(&to[place]);
+                let held = [record.replicas.as_slice(), &to].concat();
+                let others: Vec<BrokerId> = to.iter().filter(|broker| **broker != to[place]).copied().collect();
+                let placer = Placer::new(&hosts, [], u64::from(partition.index));
+                let Some(new) = placer.one_more(&held, &others).filter(|_| replaced) else { continue };
+                to[place] = new;
+                if let Some(host) = hosts.iter_mut().find(|host| host.broker == new) {
+                    host.load.replicas += 1;
+                }
+            }
+            let next = reassigned(record, &to).filter(|_| to.iter().any(|broker| view.takes_more(*broker)));
+            duties.extend(next.map(|next| Duty::Change { partition: *partition, next }));
+        }
+        duties
     }
 
     /// A broker that is to leave gives its leaderships away at once, and its replicas step by step.
@@ -119,8 +147,9 @@ impl Controller {
             if !view.led(record) || counted && left == 0 {
                 continue;
             }
-            let held: Vec<BrokerId> = record.replicas.clone();
-            let others: Vec<BrokerId> = staying(record).filter(|broker| *broker != old).collect();
+            // Whoever was to leave may stay instead: if nobody else is there, the move would never end (rule I8).
+            let held: Vec<BrokerId> = staying(record).collect();
+            let others: Vec<BrokerId> = held.iter().filter(|broker| **broker != old).copied().collect();
             let placer = Placer::new(&hosts, [], u64::from(partition.index));
             let Some(new) = placer.one_more(&held, &others) else { continue };
             let Some(next) = replaced(record, old, new) else { continue };
@@ -133,9 +162,10 @@ impl Controller {
         duties
     }
 
-    /// Moves that may begin now.
+    /// Moves that may begin now. One that nobody leads copies nothing, and may wait for ever: it holds up no other.
     pub(super) fn moves_left(&self, view: &View<'_>) -> usize {
-        let open = view.partitions.iter().filter(|(_, record)| !record.adding.is_empty()).count();
+        let copies = |record: &PartitionRecord| !record.adding.is_empty() && view.led(record);
+        let open = view.partitions.iter().filter(|(_, record)| copies(record)).count();
         self.limits.moves_max.saturating_sub(open)
     }
 }

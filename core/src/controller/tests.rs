@@ -24,6 +24,7 @@ struct Cluster {
     members: BTreeMap<BrokerId, Member>,
     leaving: BTreeSet<BrokerId>,
     draining: BTreeSet<BrokerId>,
+    disks: BTreeMap<BrokerId, WalGen>,
     partitions: BTreeMap<PartitionId, PartitionRecord>,
     /// Leaders that do not answer wishes.
     deaf: bool,
@@ -60,6 +61,7 @@ impl Cluster {
             members,
             leaving: BTreeSet::new(),
             draining: BTreeSet::new(),
+            disks: (0..racks.len() as u32).map(|id| (BrokerId(id), rid(id).wal_gen)).collect(),
             partitions: BTreeMap::new(),
             deaf: false,
             changes: 0,
@@ -92,6 +94,7 @@ impl Cluster {
             members: self.members.clone(),
             leaving: self.leaving.clone(),
             draining: self.draining.clone(),
+            disks: self.disks.clone(),
             partitions,
         }
     }
@@ -104,6 +107,7 @@ impl Cluster {
             members,
             leaving: self.leaving.clone(),
             draining: self.draining.clone(),
+            disks: self.disks.clone(),
             partitions: partitions.iter().map(|(id, record)| (*id, record)).collect(),
         };
         let vacancies = view.vacancies();
@@ -320,6 +324,158 @@ fn what_nobody_leads_is_not_replaced() {
     cluster.now_ms += 2 * LIMITS.replace_after_ms;
     cluster.settle();
     assert_eq!(cluster.held_by(2), 3, "its disk has the only copies (rule K6)");
+}
+
+#[test]
+fn a_last_copy_that_is_gone_for_long_keeps_no_new_broker_from_its_share() {
+    let mut cluster = Cluster::new(&[None; 4], 3, 30, 1);
+    cluster.look();
+    cluster.kill(2);
+    cluster.settle();
+    assert_eq!(cluster.held_by(3), 0, "it may be a start anew");
+    cluster.now_ms += LIMITS.replace_after_ms;
+    cluster.settle();
+    assert_eq!([0, 1, 2, 3].map(|broker| cluster.held_by(broker)), [7, 7, 10, 6], "rule K6: what only it has stays");
+    cluster.rests();
+}
+
+#[test]
+fn moves_that_nobody_leads_hold_up_no_other() {
+    let mut cluster = Cluster::new(&[None; 5], 4, 40, 3);
+    cluster.look();
+    // Their only holder died while they were moved away from it.
+    for index in 100..108 {
+        let [joins, leaves] = [BrokerId(0), BrokerId(4)];
+        let record = PartitionRecord {
+            leader: Some(Leader { rid: rid(4), inc: Incarnation(1_000) }),
+            isr: vec![rid(4)],
+            replicas: vec![joins, leaves],
+            adding: vec![joins],
+            removing: vec![leaves],
+            min_isr: 1,
+            ..cluster.partitions[&at(0)].clone()
+        };
+        cluster.partitions.insert(at(index), record);
+    }
+    let stuck: Vec<PartitionRecord> = (100..108).map(|index| cluster.partitions[&at(index)].clone()).collect();
+    cluster.kill(4);
+    cluster.kill(3);
+    cluster.look();
+    assert_eq!(cluster.look(), [], "what 3 led was elected; from now on it is waited for");
+    cluster.now_ms += LIMITS.replace_after_ms;
+    let begun = |duty: &&Duty| matches!(duty, Duty::Change { next, .. } if !next.adding.is_empty());
+    assert_eq!(cluster.look().iter().filter(begun).count(), LIMITS.moves_max);
+    cluster.settle();
+    assert_eq!((cluster.held_by(3), cluster.held_by(4)), (0, 8));
+    assert!((100..108).map(|index| &cluster.partitions[&at(index)]).eq(&stuck), "rule K6");
+}
+
+/// Rules B4, E7, I8: somebody has to be there who can be ordered to go on. Without an operator's word nothing is touched.
+#[test]
+fn what_was_given_up_is_placed_on_others_and_leads_nowhere_without_an_order() {
+    let mut cluster = Cluster::new(&[None; 3], 3, 9, 1);
+    cluster.look();
+    cluster.kill(2);
+    cluster.look();
+    // It came back with another disk, perhaps with what was left on the old one, and is down again.
+    cluster.disks.insert(BrokerId(2), WalGen(999));
+    cluster.now_ms += 2 * LIMITS.replace_after_ms;
+    cluster.settle();
+    assert_eq!(cluster.held_by(2), 3);
+    let before = cluster.partitions.clone();
+    cluster.disks.insert(BrokerId(2), WalGen::LOST);
+    assert_eq!(cluster.look().len(), 3);
+    for (id, record) in cluster.partitions.iter().filter(|(_, record)| !record.adding.is_empty()) {
+        let was = &before[id];
+        assert_eq!(
+            (&record.isr, &record.elr, record.leader, record.epoch),
+            (&was.isr, &was.elr, was.leader, was.epoch)
+        );
+        assert_eq!((record.adding.len(), &record.removing[..]), (1, &[BrokerId(2)][..]));
+    }
+    cluster.rests();
+    // The order: the move ends like any other.
+    for record in cluster.partitions.values_mut().filter(|record| !record.adding.is_empty()) {
+        *record = election::won_unclean(record, cluster.members[&record.adding[0]].live);
+    }
+    cluster.settle();
+    assert_eq!((cluster.held_by(0) + cluster.held_by(1), cluster.held_by(2)), (9, 0));
+    assert!(cluster.partitions.values().all(|record| record.adding.is_empty() && record.replicas.len() == 1));
+}
+
+#[test]
+fn only_who_was_given_up_is_replaced_where_all_is_lost_and_only_while_nobody_is_left() {
+    let mut cluster = Cluster::new(&[None; 6], 3, 1, 3);
+    cluster.look();
+    let back = cluster.kill(2);
+    cluster.kill(1);
+    cluster.kill(0);
+    cluster.disks.extend([0, 1].map(|broker| (BrokerId(broker), WalGen::LOST)));
+    assert_eq!(cluster.look(), [], "the third may have it all");
+    cluster.disks.insert(BrokerId(2), WalGen(999));
+    let other = Rid { wal_gen: WalGen(999), ..back.live.rid };
+    cluster.members.insert(BrokerId(2), Member { live: Live { rid: other, ..back.live }, ..back });
+    assert_eq!(cluster.look(), [], "it can be ordered to lead");
+    cluster.kill(2);
+    assert_eq!(cluster.look().len(), 1);
+    let record = cluster.partitions[&at(0)].clone();
+    assert_eq!((record.adding.len(), record.removing.len(), record.replicas.contains(&BrokerId(2))), (2, 2, true));
+    assert_eq!(cluster.look(), []);
+    // Whoever was to join and is gone again has nothing, and is replaced in its turn.
+    let joining = record.adding.clone();
+    joining.iter().for_each(|broker| drop(cluster.kill(broker.0)));
+    assert_eq!(cluster.look().len(), 1);
+    assert_eq!(cluster.partitions[&at(0)].adding.len(), 2, "one of them stays, since nobody else is there");
+}
+
+#[test]
+fn who_was_given_up_is_replaced_at_once() {
+    let mut cluster = Cluster::new(&[None; 4], 4, 40, 3);
+    cluster.look();
+    cluster.kill(3);
+    cluster.settle();
+    assert_eq!(cluster.held_by(3), 30);
+    cluster.disks.insert(BrokerId(3), WalGen::LOST);
+    assert_eq!(cluster.look().len(), LIMITS.moves_max);
+    cluster.settle();
+    assert_eq!([0, 1, 2, 3].map(|broker| cluster.held_by(broker)), [40, 40, 40, 0]);
+}
+
+/// Rule I8: it would wait for the one that is gone, and nobody else could take its place.
+#[test]
+fn no_share_is_taken_of_what_lacks_a_replica() {
+    let mut cluster = Cluster::new(&[None; 3], 2, 30, 2);
+    cluster.look();
+    cluster.kill(0);
+    cluster.look();
+    cluster.look();
+    cluster.now_ms += LIMITS.replace_after_ms;
+    for duty in cluster.look() {
+        let Duty::Change { next, .. } = duty else { continue };
+        assert!(next.removing.iter().all(|broker| *broker == BrokerId(0)), "{next:?}");
+    }
+    cluster.settle();
+    assert_eq!([0, 1, 2].map(|broker| cluster.held_by(broker)), [0, 30, 30]);
+}
+
+/// Rule I8: whoever was to leave stays, where nobody else is there to replace one that is gone.
+#[test]
+fn a_move_of_which_a_staying_replica_is_gone_ends() {
+    let mut cluster = Cluster::new(&[None; 3], 3, 1, 2);
+    let [leads, stays] = [0, 1].map(|place| cluster.partitions[&at(0)].replicas[place]);
+    let joins = *cluster.members.keys().find(|id| ![leads, stays].contains(id)).expect("three");
+    let moved = reassigned(&cluster.partitions[&at(0)], &[joins, stays]).expect("it changes");
+    cluster.look();
+    cluster.partitions.insert(at(0), moved);
+    cluster.kill(stays.0);
+    cluster.settle();
+    assert!(moves::moves(&cluster.partitions[&at(0)]), "it may come back");
+    cluster.now_ms += LIMITS.replace_after_ms;
+    cluster.settle();
+    let record = &cluster.partitions[&at(0)];
+    assert_eq!(record.replicas.iter().copied().collect::<BTreeSet<BrokerId>>(), BTreeSet::from([leads, joins]));
+    assert!(!moves::moves(record) && record.isr.len() == 2, "{record:?}");
+    cluster.rests();
 }
 
 #[test]

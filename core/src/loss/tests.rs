@@ -39,6 +39,15 @@ fn evidence(epoch_seen: u32, end: u64, known_end: u64) -> Evidence {
 }
 
 #[test]
+fn a_disk_that_was_given_up_is_gone_and_one_that_nobody_knows_is_not() {
+    let seen = record(&[PEER_OLD], &[OLD]);
+    assert_eq!(awaited(&seen, |_| None), [PEER_OLD.broker, OLD.broker], "rule K6");
+    assert_eq!(awaited(&seen, |broker| (broker == OLD.broker).then_some(WalGen::LOST)), [PEER_OLD.broker]);
+    assert_eq!(standing(&seen, ME, |_| Some(WalGen::LOST)), Standing::Lost);
+    assert_eq!(standing(&record(&[ME], &[]), ME, |_| Some(WalGen::LOST)), Standing::Electable);
+}
+
+#[test]
 fn a_partition_is_lost_when_every_complete_replica_is_another_disk_now() {
     let check = |isr: &[Rid], elr: &[Rid], expected| {
         assert_eq!(standing(&record(isr, elr), ME, disk_of), expected, "{isr:?} {elr:?}");

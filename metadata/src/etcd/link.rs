@@ -3,7 +3,7 @@
 
 use super::convert;
 use super::failure::{Failure, classify, reason};
-use super::options::{EtcdOptions, Tls};
+use super::options::{EtcdOptions, Tls, User};
 use super::problem::{ConnectError, Problem};
 use crate::kv::Position;
 use etcd_client::{
@@ -197,12 +197,16 @@ impl Connector {
         let endpoint = &self.options.endpoints[at];
         let failed = |error: &etcd_client::Error| ConnectError::of(endpoint, error);
         let before = self.seen.get();
-        if self.options.tls.as_ref().is_some_and(|tls| !tls.is_pem()) {
+        let options = Arc::clone(&self.options);
+        let read = tokio::task::spawn_blocking(move || options.reread()).await;
+        // Only a runtime that ends drops it.
+        let (tls, user) = read.unwrap_or_else(|_| (self.options.tls.clone(), self.options.user.clone()));
+        if tls.as_ref().is_some_and(|tls| !tls.is_pem()) {
             return Err(ConnectError::new(endpoint, Problem::BadPem, "nothing in it begins as PEM does"));
         }
         let answered = async {
-            let channel = dial(endpoint, self.options.tls.as_ref()).await.map_err(|error| failed(&error.into()))?;
-            let client = Client::from_channel(Channel::Tonic(channel), Some(self.connect_options())).await;
+            let channel = dial(endpoint, tls.as_ref()).await.map_err(|error| failed(&error.into()))?;
+            let client = Client::from_channel(Channel::Tonic(channel), Some(connect_options(user.as_ref()))).await;
             let client = client.map_err(|error| failed(&error))?;
             let mut kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
             let answer = kv.get(self.any_key(), Some(GetOptions::new().with_count_only())).await;
@@ -226,17 +230,17 @@ impl Connector {
         let progress_ordered = version.is_none_or(progress_ordered);
         Ok(Link { kv, lease: client.lease_client(), watch, progress_ordered, number })
     }
+}
 
-    fn connect_options(&self) -> ConnectOptions {
-        let mut options = ConnectOptions::new()
-            // A member cut off from its leader says so, instead of waiting with us.
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some(user) = &self.options.user {
-            options = options.with_user(&user.name, String::from_utf8_lossy(user.password.reveal()));
-        }
-        options
+fn connect_options(user: Option<&User>) -> ConnectOptions {
+    let mut options = ConnectOptions::new()
+        // A member cut off from its leader says so, instead of waiting with us.
+        .with_require_leader(true)
+        .with_auto_token_refresh(true);
+    if let Some(user) = user {
+        options = options.with_user(&user.name, String::from_utf8_lossy(user.password.reveal()));
     }
+    options
 }
 
 /// One connection to a member, and never a second: one that breaks would else be made anew below us, past what `connect`

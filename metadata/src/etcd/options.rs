@@ -3,6 +3,8 @@
 //! No secret shows in `Debug` or in an error.
 
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// etcd's port for clients.
@@ -23,6 +25,15 @@ impl Secret {
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Secret {
         Secret(bytes.into())
+    }
+
+    /// Keeps the text of a file without its last line breaks: an editor's are no part of it.
+    #[must_use]
+    pub fn line(mut bytes: Vec<u8>) -> Secret {
+        while bytes.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
+            bytes.pop();
+        }
+        Secret(bytes)
     }
 
     pub(super) fn reveal(&self) -> &[u8] {
@@ -63,6 +74,18 @@ impl Tls {
     }
 }
 
+/// Files that hold parts of it, where they are files: they are read again for every connection, since certificates and passwords are
+/// replaced under way.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Files {
+    /// `Tls::ca`.
+    pub ca: Option<PathBuf>,
+    /// Both parts of `Tls::identity`.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// `User::password`.
+    pub password: Option<PathBuf>,
+}
+
 /// How to reach an etcd.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EtcdOptions {
@@ -74,6 +97,8 @@ pub struct EtcdOptions {
     pub tls: Option<Tls>,
     /// `None` where etcd has no users.
     pub user: Option<User>,
+    /// Files of the two; none, if what they hold never changes.
+    pub files: Files,
     /// How long a call may take.
     pub deadline: Duration,
 }
@@ -108,7 +133,32 @@ impl EtcdOptions {
             return Err(UrlError::User);
         }
         let endpoints = hosts.split(',').map(address).collect::<Result<Vec<String>, UrlError>>()?;
-        Ok(EtcdOptions { endpoints, prefix: own_prefix, tls: None, user: None, deadline: DEADLINE })
+        let files = Files::default();
+        Ok(EtcdOptions { endpoints, prefix: own_prefix, tls: None, user: None, files, deadline: DEADLINE })
+    }
+
+    /// TLS and user as the files say now; what cannot be read stays as it was. Blocks.
+    pub(super) fn reread(&self) -> (Option<Tls>, Option<User>) {
+        let read = |path: &PathBuf| {
+            let failed =
+                |error: &io::Error| tracing::warn!(path = %path.display(), %error, "it stays as it was read before");
+            std::fs::read(path).inspect_err(failed).ok()
+        };
+        let Files { ca, identity, password } = &self.files;
+        let (mut tls, mut user) = (self.tls.clone(), self.user.clone());
+        if let Some(tls) = &mut tls {
+            if let Some(ca) = ca.as_ref().and_then(read) {
+                tls.ca = ca;
+            }
+            let pair = identity.as_ref().and_then(|(chain, key)| Some((read(chain)?, Secret::new(read(key)?))));
+            if pair.is_some() {
+                tls.identity = pair;
+            }
+        }
+        if let (Some(user), Some(password)) = (&mut user, password.as_ref().and_then(read)) {
+            user.password = Secret::line(password);
+        }
+        (tls, user)
     }
 }
 
@@ -128,6 +178,29 @@ fn address(text: &str) -> Result<String, UrlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_files_hold_is_read_again_and_what_cannot_be_read_stays() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str| dir.path().join(name);
+        let write = |name: &str, text: &str| std::fs::write(file(name), text).expect("the folder can be written");
+        let tls =
+            |ca: &str, chain: &str, key: &str| Tls { ca: ca.into(), identity: Some((chain.into(), Secret::new(key))) };
+        let user = |password: &str| User { name: "pond".to_owned(), password: Secret::new(password) };
+        let mut options = EtcdOptions::parse("etcd://h", "/p").expect("it is one");
+        let (ca, identity, password) = (Some(file("ca")), Some((file("chain"), file("key"))), Some(file("password")));
+        options.files = Files { ca, identity, password };
+        write("password", "two\r\n");
+        assert_eq!(options.reread(), (None, None), "files alone ask for nothing");
+        (options.tls, options.user) = (Some(tls("a", "b", "c")), Some(user("one")));
+        write("chain", "new");
+        assert_eq!(options.reread(), (Some(tls("a", "b", "c")), Some(user("two"))), "a chain without its key is none");
+        write("key", "new key");
+        write("ca", "new ca");
+        assert_eq!(options.reread(), (Some(tls("new ca", "new", "new key")), Some(user("two"))));
+        options.files = Files::default();
+        assert_eq!(options.reread(), (options.tls.clone(), options.user.clone()));
+    }
 
     #[test]
     fn urls_are_read() {

@@ -4,8 +4,10 @@ use super::transition::{Guard, Transition};
 use super::{Outcome, Session, Store, StoreError, Versioned, codec};
 use crate::keys::{Key, Space};
 use crate::kv::{Revision, Write};
-use millpond_core::records::{DrainRecord, PartitionRecord};
-use millpond_log::{BrokerId, PartitionId};
+use millpond_core::loss;
+use millpond_core::records::{DiskRecord, DrainRecord, PartitionRecord};
+use millpond_log::{BrokerId, PartitionId, WalGen};
+use std::collections::BTreeMap;
 
 /// How forgetting a broker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,18 +17,20 @@ pub enum Forgotten {
     /// It has a session: stop it first.
     Alive,
     /// Partitions still name it.
-    Holds {
-        /// How many.
-        partitions: usize,
-        /// One of them; of which it has the last copy, if there is such a one.
-        first: PartitionId,
-        /// Whether that is a last copy.
-        last_copy: bool,
-    },
+    Holds(Held),
     /// Another writer was faster, or there was no answer. Call again.
     Again,
     /// The actor's session is gone.
     Fenced,
+}
+
+/// The partitions that name a broker, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// All of them.
+    pub partitions: Vec<PartitionId>,
+    /// Those of them of which nobody else may come back with all that was committed, by the disks on record (rule B4).
+    pub last_copies: Vec<PartitionId>,
 }
 
 impl Store {
@@ -76,6 +80,64 @@ impl Store {
         Ok(self.run(unmark).await?.into())
     }
 
+    /// Puts on record that a broker's disk is gone for good, by an operator's word (rule B4): from then on it counts as lost, and is stale
+    /// should it come back (rule B1a). Compares that the broker has no session: `Conflict` while it has one.
+    ///
+    /// Nothing is done where no disk of it is on record. A broker without a session may run all the same, cut off from the store: that it does
+    /// not is for the caller to see to.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn give_disk_up(&self, actor: &Session, broker: BrokerId) -> Result<Outcome, StoreError> {
+        let Some(Versioned { value: seen, revision }) = self.read_disk(broker).await? else {
+            return Ok(Outcome::Committed { revision: Revision::ABSENT });
+        };
+        if seen.wal_gen == WalGen::LOST {
+            return Ok(Outcome::Committed { revision });
+        }
+        let key = self.keys.encode(&Key::BrokerDisk(broker));
+        let value = codec::value(&DiskRecord { wal_gen: WalGen::LOST, last_inc: None, ..seen });
+        let give_up = Transition {
+            guards: vec![
+                self.own_session(actor),
+                Guard::absent(self.keys.encode(&Key::BrokerSession(broker))),
+                Guard::unmoved(key.clone(), revision),
+            ],
+            writes: vec![Write::put(key.clone(), value.clone())],
+            proof: Some((key, value)),
+        };
+        Ok(self.run(give_up).await?.into())
+    }
+
+    /// The partitions that name a broker.
+    ///
+    /// # Errors
+    /// As all reads.
+    pub async fn held_by(&self, broker: BrokerId) -> Result<Held, StoreError> {
+        let (_, listed) = self.list(&Space::Brokers).await?;
+        let mut disks = BTreeMap::new();
+        for (key, found) in listed {
+            if let Key::BrokerDisk(other) = key {
+                let disk: Versioned<DiskRecord> = codec::record(&self.keys.encode(&key), &found.value, found.revision)?;
+                disks.insert(other, disk.value.wal_gen);
+            }
+        }
+        disks.insert(broker, WalGen::LOST);
+        let (_, listed) = self.list_records::<PartitionRecord>(&Space::Partitions).await?;
+        let mut held = Held::default();
+        for (key, Versioned { value: record, .. }) in &listed {
+            let Key::Partition(partition) = key else { continue };
+            let complete = record.isr.iter().chain(&record.elr).any(|rid| rid.broker == broker);
+            if complete || record.replicas.contains(&broker) {
+                held.partitions.push(*partition);
+            }
+            if complete && loss::awaited(record, |broker| disks.get(&broker).copied()).is_empty() {
+                held.last_copies.push(*partition);
+            }
+        }
+        Ok(held)
+    }
+
     /// Forgets a broker that holds nothing and has no session (rule K6: while a partition names it, its copy may be the last).
     ///
     /// New replicas are placed on brokers with a session alone, so none comes to it meanwhile.
@@ -83,15 +145,9 @@ impl Store {
     /// # Errors
     /// As all reads.
     pub async fn forget_broker(&self, actor: &Session, broker: BrokerId) -> Result<Forgotten, StoreError> {
-        let (_, listed) = self.list_records::<PartitionRecord>(&Space::Partitions).await?;
-        let held = listed.iter().filter_map(|(key, seen)| match key {
-            Key::Partition(partition) if holds(&seen.value, broker) => Some((*partition, &seen.value)),
-            _ => None,
-        });
-        let held: Vec<(PartitionId, &PartitionRecord)> = held.collect();
-        let last = held.iter().find(|(_, record)| is_last_copy(record, broker));
-        if let Some((first, _)) = last.or(held.first()) {
-            return Ok(Forgotten::Holds { partitions: held.len(), first: *first, last_copy: last.is_some() });
+        let held = self.held_by(broker).await?;
+        if !held.partitions.is_empty() {
+            return Ok(Forgotten::Holds(held));
         }
         let keys = [Key::BrokerDisk(broker), Key::BrokerDrain(broker), Key::BrokerPurged(broker)];
         let session = self.keys.encode(&Key::BrokerSession(broker));
@@ -115,13 +171,4 @@ impl Store {
             Outcome::Fenced => Forgotten::Fenced,
         })
     }
-}
-
-fn holds(record: &PartitionRecord, broker: BrokerId) -> bool {
-    let complete = record.isr.iter().chain(&record.elr).any(|rid| rid.broker == broker);
-    complete || record.replicas.contains(&broker)
-}
-
-fn is_last_copy(record: &PartitionRecord, broker: BrokerId) -> bool {
-    record.isr.iter().chain(&record.elr).all(|rid| rid.broker == broker)
 }

@@ -5,7 +5,7 @@ use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, TopicId, WalGen};
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{Kv, Revision};
 use millpond_metadata::store::{
-    CreateOutcome, Forgotten, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
+    CreateOutcome, Forgotten, Held, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub(crate) async fn promises(kv: &Arc<dyn Kv>) {
     whoever_waits_for_control_wakes_when_it_is_free(&fresh(kv, "waits")).await;
     whoever_controls_hears_that_it_is_lost(&fresh(kv, "lost")).await;
     a_session_is_ended_once_and_no_later_one(&fresh(kv, "session")).await;
+    disks_are_given_up(&fresh(kv, "given-up")).await;
     let founded = fresh(kv, "drain");
     founded.init_cluster("drain").await.expect("founded");
     brokers_are_left_and_forgotten(&founded).await;
@@ -29,14 +30,17 @@ pub(crate) fn fresh(kv: &Arc<dyn Kv>, name: &str) -> Store {
     Store::new(Arc::clone(kv), Keys::for_cluster(name))
 }
 
-pub(crate) async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
+fn registration(broker: u32, disk_inc: Incarnation) -> Registration {
     let at = |port: u32| format!("127.0.0.1:{}", port + broker);
     let wal_gen = WalGen(100 + u64::from(broker));
     let (grpc, kafka, http, kafka_listeners) = (at(7400), at(9092), at(7480), BTreeMap::new());
     let record = SessionRecord { wal_gen, grpc, kafka, kafka_listeners, http, internal: None, rack: None };
     let (broker, durable_lsn, ttl) = (BrokerId(broker), Lsn(0), Duration::from_secs(60));
-    let registration = Registration { broker, record, disk_inc, durable_lsn, ttl };
-    match store.register_broker(&registration).await {
+    Registration { broker, record, disk_inc, durable_lsn, ttl }
+}
+
+pub(crate) async fn register(store: &Store, broker: u32, disk_inc: Incarnation) -> Session {
+    match store.register_broker(&registration(broker, disk_inc)).await {
         Ok(Registered::Session(session)) => session,
         other => panic!("{other:?}"),
     }
@@ -162,6 +166,32 @@ async fn a_session_is_ended_once_and_no_later_one(store: &Store) {
     assert!(store.holds(&me).await.expect("up"));
 }
 
+/// Rule B4 by an operator's word: the disk counts as lost, and comes back as another one or not at all.
+async fn disks_are_given_up(store: &Store) {
+    let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
+    let give_up = async || store.give_disk_up(&me, BrokerId(2)).await.expect("up");
+    let disk = async || store.read_disk(BrokerId(2)).await.expect("up").expect("it registered").value;
+    assert_eq!(give_up().await, Outcome::Conflict, "it runs");
+    assert_eq!(disk().await.wal_gen, peer.rid.wal_gen);
+    store.leave(&peer).await.expect("up");
+    assert_eq!(store.give_disk_up(&peer, BrokerId(2)).await, Ok(Outcome::Fenced), "rule K4");
+    committed(&give_up().await);
+    assert_eq!(disk().await.wal_gen, WalGen::LOST);
+    committed(&give_up().await);
+    committed(&store.give_disk_up(&me, BrokerId(9)).await.expect("up"));
+    assert_eq!(store.read_disk(BrokerId(9)).await, Ok(None), "of an unknown broker nothing is put on record");
+    // The disk itself is an old one now; another is welcome.
+    let registration = registration(2, peer.inc);
+    let refused = store.register_broker(&registration).await.expect("up");
+    assert!(matches!(refused, Registered::StaleDisk { .. }), "{refused:?}");
+    let wal_gen = WalGen(4_321);
+    let record = SessionRecord { wal_gen, ..registration.record.clone() };
+    let fresh = Registration { record, disk_inc: Incarnation(0), ..registration };
+    let registered = store.register_broker(&fresh).await.expect("up");
+    assert!(matches!(registered, Registered::Session(_)), "{registered:?}");
+    assert_eq!(disk().await.wal_gen, wal_gen);
+}
+
 async fn brokers_are_left_and_forgotten(store: &Store) {
     let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
     let hosts = async || store.hosts().await.expect("up").into_keys().map(|broker| broker.0).collect::<Vec<u32>>();
@@ -192,7 +222,8 @@ async fn brokers_are_left_and_forgotten(store: &Store) {
     };
     let created = store.create_topic(&me, &topic).await;
     assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");
-    let held = Forgotten::Holds { partitions: 1, first: PartitionId { topic: TopicId(9), index: 0 }, last_copy: true };
+    let only = vec![PartitionId { topic: TopicId(9), index: 0 }];
+    let held = Forgotten::Holds(Held { partitions: only.clone(), last_copies: only });
     assert_eq!(store.forget_broker(&me, BrokerId(2)).await, Ok(held), "rule K6");
     let seen = store.topic(TopicId(9)).await.expect("up").expect("created");
     committed(&store.delete_topic(&me, &seen).await.expect("up"));

@@ -2,6 +2,7 @@
 //! the operator's order or because the topic asks for it (rules B4, E2, E7, F4). Over real processes.
 
 use crate::commands::{fail_at, succeed_at};
+use millpond_log::WalGen;
 use millpond_proto::v1;
 use millpond_proto::v1::admin_client::AdminClient;
 use millpond_sdk::{
@@ -134,7 +135,7 @@ async fn the_first_of_three_wiped_brokers_learns_that_all_is_lost_and_takes_the_
 
     // Rule F4: that can be read; the rest is refused with the reason.
     assert_eq!(read(&alone, TOPIC, 20).await, values("a", 0..20));
-    let produce = ["produce", TOPIC, "--partition", "0", "--delivery-timeout", "1s"];
+    let produce = ["produce", TOPIC, "--partition", "0", "--delivery-timeout", "5s"];
     let refused = fail_at(&fleet.grpc(0), &produce, b"x\n");
     assert!(refused.contains("accept-loss orders:0 --yes"), "{refused}");
 
@@ -219,6 +220,143 @@ async fn a_loss_that_is_accepted_with_too_few_in_sync_holds_up_no_change_of_a_to
     let alone = fleet.connect().await;
     publish(&alone, TOPIC, "b", 30..40).await;
     assert_eq!(read(&alone, TOPIC, 40).await, [values("a", 0..30), values("b", 30..40)].concat());
+    fleet.stop().await;
+}
+
+/// Forgets a broker once nothing names it any more.
+async fn forget(fleet: &Fleet, asked: usize, broker: usize) {
+    let admin = AdminClient::connect(format!("http://{}", fleet.grpc(asked))).await.expect("it is up");
+    let forgotten = async {
+        let mut look = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            look.tick().await;
+            let broker = u32::try_from(broker).expect("few");
+            let request = v1::ForgetBrokerRequest { broker, ..v1::ForgetBrokerRequest::default() };
+            match admin.clone().forget_broker(request).await {
+                Ok(_) => return,
+                Err(refused) => assert!(refused.message().contains("still"), "{refused}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("its replicas go elsewhere");
+}
+
+/// Rule B4 by an operator's word: a broker whose id never comes back had the last copy. Nobody else holds anything of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_last_copy_on_a_broker_that_never_comes_back_is_accepted_as_lost_and_the_broker_is_forgotten() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 1, &[]).await;
+    publish(&client, TOPIC, "a", 0..20).await;
+    Admin::new(&client).flush_topic(TOPIC).await.expect("the object store is there");
+    publish(&client, TOPIC, "a", 20..30).await;
+    let topics = fleet.wait_until_in_sync().await;
+    let gone = leader_of(&topics, TOPIC).expect("it is led").0 as usize;
+    let left = (gone + 1) % 3;
+    let id = gone.to_string();
+    for lost in [&["cluster", "forget", &id, "--lost"][..], &["cluster", "forget", &id, "--lost", "--yes"]] {
+        let refused = fail_at(&fleet.grpc(left), lost, b"");
+        assert!(refused.contains("stop it first"), "{refused}");
+    }
+    fleet.kill(gone);
+    fleet.wait_until("nobody leads", |_, topics| leader_of(topics, TOPIC).is_none()).await;
+
+    // It may come back: nothing is lost before somebody says that it will not. That is said where it is looked for.
+    let accept = ["partition", "accept-loss", "orders:0", "--yes"];
+    let command = format!("cluster forget {gone} --lost");
+    for refused in
+        [fail_at(&fleet.grpc(left), &accept, b""), fail_at(&fleet.grpc(left), &["cluster", "forget", &id], b"")]
+    {
+        assert!(refused.contains(&command), "{refused}");
+    }
+    let said = succeed_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost"], b"");
+    assert!(said.contains("of 1 the last copy: orders:0") && said.contains("nothing was changed"), "{said}");
+    assert!(fail_at(&fleet.grpc(left), &accept, b"").contains(&command), "it was only asked");
+    let said = succeed_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost", "--yes"], b"");
+    assert!(said.contains("of 1 the last copy: orders:0") && said.contains("accept-loss"), "{said}");
+    let said = succeed_at(&fleet.grpc(left), &accept, b"");
+    assert!(said.contains("it goes on at offset 20"), "{said}");
+    publish(&client, TOPIC, "b", 20..40).await;
+    let all = [values("a", 0..20), values("b", 20..40)].concat();
+    assert_eq!(read(&client, TOPIC, 40).await, all);
+
+    // Should the disk come back after all, it is another replica, which has no say (rules B1a, B4).
+    fleet.restart(gone).await;
+    let topics = fleet.wait_until_in_sync().await;
+    assert!(leader_of(&topics, TOPIC).is_some_and(|leader| leader.0 as usize != gone));
+    assert_eq!(read(&client, TOPIC, 40).await, all);
+    fleet.kill(gone);
+    fleet.wait_until("it is gone", |cluster, _| cluster.brokers.len() == 2).await;
+    forget(&fleet, left, gone).await;
+    let losses = fleet.store().await.losses().await.expect("the store is up");
+    let ends: Vec<(Offset, Offset)> = losses.iter().map(|(_, loss)| (loss.end, loss.tiered_end)).collect();
+    assert_eq!(ends, [(Offset(20), Offset(20))], "one loss is on record");
+    fleet.stop().await;
+}
+
+/// The same for all copies of three: brokers with other ids, which never held anything, go on from object storage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_copies_on_brokers_that_never_come_back_are_accepted_as_lost_by_brokers_that_never_held_any() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 3, &[]).await;
+    publish(&client, TOPIC, "a", 0..20).await;
+    Admin::new(&client).flush_topic(TOPIC).await.expect("the object store is there");
+    publish(&client, TOPIC, "a", 20..30).await;
+    fleet.wait_until_in_sync().await;
+    (0..3).for_each(|broker| fleet.kill(broker));
+    for _ in 0..3 {
+        let broker = fleet.grow();
+        fleet.restart(broker).await;
+    }
+    let others = fleet.connect().await;
+    fleet
+        .wait_until("nobody leads", |cluster, topics| cluster.brokers.len() == 3 && leader_of(topics, TOPIC).is_none())
+        .await;
+    for broker in ["0", "1", "2"] {
+        let refused = fail_at(&fleet.grpc(3), &["partition", "accept-loss", "orders:0", "--yes"], b"");
+        assert!(refused.contains(&format!("cluster forget {broker} --lost")), "{refused}");
+        let said = succeed_at(&fleet.grpc(3), &["cluster", "forget", broker, "--lost", "--yes"], b"");
+        let last = if broker == "2" { "of 1 the last copy: orders:0" } else { "of none the last copy" };
+        assert!(said.contains(last), "{said}");
+    }
+    let said = succeed_at(&fleet.grpc(4), &["partition", "accept-loss", "orders:0", "--yes"], b"");
+    assert!(said.contains("it goes on at offset 20"), "{said}");
+    publish(&others, TOPIC, "b", 20..40).await;
+    let topics = fleet.wait_until_in_sync().await;
+    let replicas = &named(&topics, TOPIC).expect("it is there").partitions[0].replicas;
+    assert!(replicas.len() == 3 && replicas.iter().all(|broker| broker.0 > 2), "{replicas:?}");
+    assert_eq!(read(&others, TOPIC, 40).await, [values("a", 0..20), values("b", 20..40)].concat());
+    for broker in 0..3 {
+        forget(&fleet, 3, broker).await;
+    }
+    fleet.stop().await;
+}
+
+/// A broker that is cut off from the metadata has no session, and goes on acknowledging what it leads: that is no broker whose disk is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_only_cut_off_from_the_metadata_is_not_given_up() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 1, &[]).await;
+    publish(&client, TOPIC, "a", 0..10).await;
+    let topics = fleet.wait_until_in_sync().await;
+    let cut = leader_of(&topics, TOPIC).expect("it is led").0 as usize;
+    let left = (cut + 1) % 3;
+    assert!(fleet.terminate(cut).await.success());
+    let proxy = fleet.proxy_metadata(cut).await;
+    fleet.restart(cut).await;
+    fleet.wait_until_in_sync().await;
+    drop(proxy);
+    fleet.wait_until("its session ends", |cluster, _| cluster.brokers.len() == 2).await;
+    assert!(fleet.runs(cut));
+    let id = cut.to_string();
+    for lost in [&["cluster", "forget", &id, "--lost"][..], &["cluster", "forget", &id, "--lost", "--yes"]] {
+        let refused = fail_at(&fleet.grpc(left), lost, b"");
+        assert!(refused.contains("cut off from the metadata") && refused.contains("stop it first"), "{refused}");
+    }
+    let disk = fleet.store().await.read_disk(BrokerId(cut as u32)).await.expect("the store is up");
+    assert_ne!(disk.expect("it registered").value.wal_gen, WalGen::LOST);
+    fleet.kill(cut);
+    let said = succeed_at(&fleet.grpc(left), &["cluster", "forget", &id, "--lost", "--yes"], b"");
+    assert!(said.contains("of 1 the last copy: orders:0"), "{said}");
     fleet.stop().await;
 }
 

@@ -5,7 +5,7 @@ use millpond_tests::ports::free_ports;
 use millpond_tests::process::binary;
 use millpond_tests::tools::{Tool, repository, skip};
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -82,6 +82,54 @@ async fn the_script_brings_a_fleet_up_and_takes_it_down() {
     let down = fleet(&dir, &["down"]);
     assert!(down.status.success() && text(&down.stdout).contains("ended 4 processes"), "{}", text(&down.stdout));
     assert!(!dir.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_that_did_not_come_up_is_no_dead_end() {
+    let test = "a_fleet_that_did_not_come_up_is_no_dead_end";
+    for tool in [Tool::LocalStack, Tool::EtcdPinned] {
+        if let Err(why) = tool.find() {
+            return skip(test, &why);
+        }
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("fleet");
+    let first = free_ports(Ipv4Addr::LOCALHOST, 12);
+    let port = first.to_string();
+    let _ends = Ends(&dir);
+    // One that fails: the second broker finds its port taken.
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, first + 4)).expect("it is free");
+    let up = fleet(&dir, &["up", "--base-port", &port]);
+    assert!(!up.status.success() && text(&up.stderr).contains("broker-1 ended"), "{}", text(&up.stderr));
+    assert!(!dir.exists(), "what it made is gone");
+    drop(taken);
+
+    // One that is killed once it has begun: what it began is known.
+    let mut command = Command::new(repository().join("localstack/fleet"));
+    command.args(["up", "--base-port", &port]).arg("--dir").arg(&dir).arg("--binary").arg(binary());
+    let mut up = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the script starts");
+    let begun = tokio::time::timeout(std::time::Duration::from_secs(60), async {
+        let mut poll = tokio::time::interval(std::time::Duration::from_millis(10));
+        loop {
+            poll.tick().await;
+            let noted = std::fs::read_to_string(dir.join("fleet.json")).unwrap_or_default();
+            if noted.contains("etcd") {
+                return;
+            }
+        }
+    });
+    begun.await.expect("it notes what it begins");
+    up.kill().expect("it is ours");
+    up.wait().expect("it ends");
+    let down = fleet(&dir, &["down"]);
+    let said = text(&down.stdout);
+    assert!(down.status.success() && said.contains("ended ") && !said.contains("ended 0"), "{said}");
+    assert!(!dir.exists());
+
+    let up = fleet(&dir, &["up", "--base-port", &port]);
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let down = fleet(&dir, &["down"]);
+    assert!(down.status.success() && text(&down.stdout).contains("ended 5 processes"), "{}", text(&down.stdout));
 }
 
 /// There is no engine to run it here; what it tells brokers is at least what brokers read.

@@ -4,7 +4,7 @@ use super::convert::{self, topic_ref};
 use super::status::{malformed, status};
 use crate::Broker;
 use crate::api::{
-    ApiError, MoveTo, NewPartitions, NewTopic, PartitionStatus, SettingsChange, TopicDescription, TopicRef,
+    ApiError, GivenUp, MoveTo, NewPartitions, NewTopic, PartitionStatus, SettingsChange, TopicDescription, TopicRef,
 };
 use crate::refusals::stale;
 use millpond_core::topic_config::Alteration;
@@ -155,8 +155,14 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn forget_broker(&self, request: Request<v1::ForgetBrokerRequest>) -> Answer<v1::ForgetBrokerResponse> {
-        let broker = BrokerId(request.into_inner().broker);
-        answer(self.broker.forget_broker(broker).await.map(|()| v1::ForgetBrokerResponse {}))
+        let v1::ForgetBrokerRequest { broker, lost, validate_only } = request.into_inner();
+        let broker = BrokerId(broker);
+        let forgotten = match (lost, validate_only) {
+            (true, validate_only) => self.broker.forget_lost_broker(broker, validate_only).await,
+            (false, false) => self.broker.forget_broker(broker).await.map(|()| GivenUp::default()),
+            (false, true) => Err(malformed("`validate_only` goes with `lost`".to_owned())),
+        };
+        answer(forgotten.map(convert::given_up))
     }
 
     async fn accept_loss(&self, request: Request<v1::AcceptLossRequest>) -> Answer<v1::AcceptLossResponse> {

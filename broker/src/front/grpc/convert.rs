@@ -13,6 +13,14 @@ const PRODUCE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Bytes of a `FetchOne` unless the client says otherwise. Kafka's `max.partition.fetch.bytes` default.
 const FETCH_ONE_BYTES_DEFAULT: u32 = 1 << 20;
 
+pub(super) fn given_up(given_up: GivenUp) -> v1::ForgetBrokerResponse {
+    let last_copy = |(topic, partition)| v1::LastCopy { topic, partition };
+    v1::ForgetBrokerResponse {
+        partitions: u32::try_from(given_up.partitions).unwrap_or(u32::MAX),
+        last_copies: given_up.last_copies.into_iter().map(last_copy).collect(),
+    }
+}
+
 pub(super) fn topic_ref(topic: Option<v1::TopicRef>) -> Result<TopicRef, ApiError> {
     match topic.and_then(|topic| topic.topic) {
         Some(v1::topic_ref::Topic::Name(name)) => Ok(TopicRef::Name(name)),

@@ -475,6 +475,7 @@ pub(super) fn batch(bytes: usize, salt: u64) -> Batch {
 
 /// An authority of a test's own.
 pub(super) struct Authority {
+    dir: tempfile::TempDir,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     pem: String,
 }
@@ -485,15 +486,24 @@ impl Authority {
         let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).expect("it signs itself").pem();
-        Authority { issuer: rcgen::Issuer::new(params, key), pem }
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        Authority { dir, issuer: rcgen::Issuer::new(params, key), pem }
     }
 
     /// A certificate for `host`, and whom it trusts: this authority.
     pub(super) fn sign(&self, host: &str) -> InternalTls {
         let key = rcgen::KeyPair::generate().expect("keys can be made");
         let params = rcgen::CertificateParams::new(vec![host.to_owned()]).expect("a name");
-        let certificate = params.signed_by(&key, &self.issuer).expect("it is signed").pem().into_bytes();
-        InternalTls { ca: self.pem.clone().into_bytes(), certificate, key: key.serialize_pem().into_bytes() }
+        let certificate = params.signed_by(&key, &self.issuer).expect("it is signed").pem();
+        // Of its own, so that one that is replaced is no other's.
+        let dir = tempfile::tempdir_in(self.dir.path()).expect("a temporary folder").keep();
+        let file = |name: &str, pem: &str| {
+            std::fs::write(dir.join(name), pem).expect("the folder can be written");
+            dir.join(name)
+        };
+        let (ca, certificate) = (file("ca", &self.pem), file("certificate", &certificate));
+        let key = file("key", &key.serialize_pem());
+        InternalTls { reread_interval: Duration::from_millis(20), ..InternalTls::new(ca, certificate, key) }
     }
 }
 

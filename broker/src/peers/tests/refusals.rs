@@ -193,6 +193,36 @@ async fn with_certificates_only_those_of_the_authority_are_spoken_to() {
     }
 }
 
+/// As it goes with an authority that is replaced while brokers run: what is open stays open, and new connections go by the new files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_were_replaced_hold_for_the_next_connection_of_the_door_and_of_callers() {
+    let (store, old, new) = (store().await, Authority::new(), Authority::new());
+    let (shown, used) = (old.sign("127.0.0.1"), old.sign("127.0.0.1"));
+    let node = Node::start_as(1, &store, Settings { tls: Some(shown.clone()), ..Settings::default() }).await;
+    let address = address(&node);
+    let dialer = Dialer { tls: Some(used.clone()), ..rightful(2) };
+    dialer.call(BrokerId(1), &address).await.expect("it is served");
+    let replace = |from: &InternalTls, to: &InternalTls| {
+        for (from, to) in [(&from.ca, &to.ca), (&from.certificate, &to.certificate), (&from.key, &to.key)] {
+            std::fs::copy(from, to).expect("it is ours");
+        }
+    };
+    replace(&new.sign("127.0.0.1"), &shown);
+    let until = async |served: bool| {
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        while dialer.call(BrokerId(1), &address).await.is_ok() != served {
+            look.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, until(false)).await.expect("the door shows what a caller of old does not trust");
+    replace(&new.sign("127.0.0.1"), &used);
+    dialer.call(BrokerId(1), &address).await.expect("the same caller trusts it now, and is trusted");
+    std::fs::remove_file(&used.key).expect("it is ours");
+    let refused = dialer.call(BrokerId(1), &address).await.err().expect("there is no key");
+    assert!(refused.to_string().contains("cannot read"), "{refused}");
+    node.end().await;
+}
+
 async fn replicate(node: &Node, frames: Vec<PushFrame>) -> Result<(), Status> {
     let caller = rightful(2).call(BrokerId(1), &address(node)).await.expect("it is served");
     // The stream stays open after the frames: its end is the door's doing.

@@ -25,6 +25,66 @@ fn numbers(disk: &SimDisk) -> Vec<u64> {
     wal_files(disk).iter().filter_map(name).collect()
 }
 
+/// Waits until the log has at most `most` files, while its newest partition is written to and trimmed.
+fn until_files_are(disk: &SimDisk, client: &mut Client, of: PartitionId, most: usize) {
+    // Each round goes through a file at least.
+    for _ in 0..200 {
+        for _ in 0..40 {
+            assert!(client.append_when_there_is_room(of, 1, 2000));
+        }
+        assert!(client.sync());
+        let end = client.end(of);
+        client.trim(of, end);
+        if wal_files(disk).len() <= most {
+            return;
+        }
+    }
+    panic!("there are {} files, and {most} may be", wal_files(disk).len());
+}
+
+#[test]
+fn a_limit_that_is_lowered_takes_files_away_as_they_are_freed_and_loses_nothing() {
+    let (small, of) = (small(), partition(0));
+    let grown = WalOptions { bytes_max: 24 * small.file_bytes, ..small.clone() };
+    let lowered = WalOptions { bytes_max: 6 * small.file_bytes, ..small };
+    // Full of what is needed, or of nothing that is.
+    for (seed, trimmed) in [(11, false), (12, true)] {
+        let disk = SimDisk::new(seed);
+        let (wal, _) = open(&disk, &grown, 1).expect("opens");
+        let mut client = Client::new(&wal);
+        while wal_files(&disk).len() < 20 {
+            assert!(client.append_when_there_is_room(of, 1, 2000) && client.sync());
+        }
+        if trimmed {
+            let end = client.end(of);
+            client.trim(of, end);
+            // So that what was trimmed is on record.
+            assert!(client.append_when_there_is_room(of, 1, 2000) && client.sync());
+        }
+        check(&client, &wal);
+        let logs = client.logs.clone();
+        let was_trimmed = client.trimmed.clone();
+        drop(client);
+        wal.close().expect("closes");
+        let (wal, found) = open(&disk, &lowered, 2).expect("opens");
+        assert!(found.damage.is_empty() && !found.fresh);
+        let mut client = Client::resume(&wal, logs);
+        client.trimmed = was_trimmed;
+        check(&client, &wal);
+        let end = client.end(of);
+        client.trim(of, end);
+        until_files_are(&disk, &mut client, of, 6);
+        let numbers = numbers(&disk);
+        assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
+        check(&client, &wal);
+        drop(client);
+        wal.close().expect("closes");
+        let (wal, found) = open(&disk, &lowered, 3).expect("opens");
+        assert!(found.damage.is_empty() && !found.fresh && wal_files(&disk).len() <= 6);
+        wal.close().expect("closes");
+    }
+}
+
 #[test]
 fn files_are_reused_and_their_earlier_lives_never_come_back() {
     let disk = SimDisk::new(1);

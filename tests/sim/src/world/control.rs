@@ -101,6 +101,7 @@ impl World {
             members: image.sessions.iter().map(|(id, live)| (*id, Member { live: *live, rack: None })).collect(),
             leaving: image.draining.clone(),
             draining: image.draining.clone(),
+            disks: image.disks.clone(),
             partitions: records.iter().map(|(id, (record, _))| (*id, record)).collect(),
         };
         for duty in term.controller.due(now_ms, &view) {

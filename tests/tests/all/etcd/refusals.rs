@@ -1,7 +1,7 @@
 //! An etcd that cannot be used: the error says what to do, in one line, and never holds a secret.
 
 use super::{VERSIONS, cluster, key, options, put, under, write};
-use millpond_metadata::etcd::{ConnectError, Etcd, EtcdOptions, Problem, Secret, Tls, User};
+use millpond_metadata::etcd::{ConnectError, Etcd, EtcdOptions, Files, Problem, Secret, Tls, User};
 use millpond_metadata::kv::{Kv, KvError, Range, Txn};
 use millpond_tests::etcd::{Certificates, EtcdCluster};
 use millpond_tests::tools::{Tool, skip};
@@ -126,6 +126,50 @@ async fn certificates() {
         let options = EtcdOptions { tls: tls(&ours, None), ..impatient(&plain.url()) };
         assert_eq!(refused(options).await.problem, Problem::NoTls);
     }
+}
+
+/// Certificates are replaced while brokers run: what was read at the start is of no use once etcd comes back with the new ones.
+#[tokio::test]
+async fn certificates_that_were_replaced_are_read_for_the_next_connection() {
+    const NAME: &str = "certificates_that_were_replaced_are_read_for_the_next_connection";
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (ours, next) = (dir.path().join("ours"), dir.path().join("next"));
+    std::fs::create_dir(&ours).and_then(|()| std::fs::create_dir(&next)).expect("the folder can be written");
+    let made = Certificates::make(&ours).and_then(|ours| Ok((ours, Certificates::make(&next)?)));
+    let (ours, next) = match made {
+        Ok(made) => made,
+        Err(why) => return skip(NAME, &why),
+    };
+    let mut cluster = match EtcdCluster::start_tls(Tool::EtcdPinned, &ours) {
+        Ok(cluster) => cluster,
+        Err(why) => return skip(NAME, &why),
+    };
+    let read = |path: &Path| std::fs::read(path).expect("it was made");
+    let identity = Some((read(&ours.certificate), Secret::new(read(&ours.key))));
+    let options = EtcdOptions { tls: Some(Tls { ca: read(&ours.ca), identity }), ..impatient(&cluster.url()) };
+    let files = Files {
+        ca: Some(ours.ca.clone()),
+        identity: Some((ours.certificate.clone(), ours.key.clone())),
+        password: None,
+    };
+    let patient = EtcdOptions { files, deadline: Duration::from_secs(30), ..options.clone() };
+    let kv = Etcd::connect(patient).await.expect("all is right");
+    let forgetful = Etcd::connect(options).await.expect("all is right");
+    write(&kv, vec![put("a", "1")]).await;
+    cluster.kill(0);
+    for (from, to) in [(&next.ca, &ours.ca), (&next.certificate, &ours.certificate), (&next.key, &ours.key)] {
+        std::fs::copy(from, to).expect("it is ours");
+    }
+    cluster.start_again(0);
+    let back = async {
+        let mut look = tokio::time::interval(Duration::from_millis(50));
+        while kv.range(Range::key(&key("a"))).await.is_err() {
+            look.tick().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it shows what etcd trusts now");
+    let refused = forgetful.range(Range::key(&key("a"))).await.expect_err("it shows what nobody trusts");
+    assert!(matches!(refused, KvError::Unavailable(_)), "{refused}");
 }
 
 #[tokio::test]

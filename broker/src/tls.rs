@@ -1,4 +1,4 @@
-//! TLS at the doors of clients: certificates from files, read again when they change, and the handshake. Of what is said on a connection
+//! TLS at the doors, of clients and of other brokers: certificates from files, read again when they change, and the handshake. Of what is said on a connection
 //! it reads nothing, and writes nothing but an alert to who does not speak TLS.
 
 use crate::config::DoorTls;
@@ -225,7 +225,7 @@ enum Unshaken {
 
 impl Handshake {
     /// Makes a connection an encrypted one; `None` if that fails, which is the client's to mend.
-    pub(super) async fn shake(&self, stream: TcpStream, peer: SocketAddr) -> Option<Stream> {
+    pub(crate) async fn shake(&self, stream: TcpStream, peer: SocketAddr) -> Option<Stream> {
         let shaken = timeout(HANDSHAKE_PATIENCE, self.begin(stream)).await;
         match shaken.unwrap_or(Err(Unshaken::Slow)) {
             Ok(stream) => Some(Stream::Tls(Box::new(stream))),
@@ -274,7 +274,7 @@ async fn alert(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// A connection, encrypted or not.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
