@@ -221,7 +221,8 @@ async fn a_creation_that_somebody_left_is_taken_back_and_its_name_is_free_again(
     let rid = Rid { broker: *broker, wal_gen: seen.value.wal_gen };
     let actor = Session { rid, inc: Incarnation(seen.revision.0), lease: LeaseId(0), ttl: Duration::from_secs(1) };
     let gone = Leader { rid: Rid { broker: BrokerId(9), wal_gen: WalGen(1) }, inc: Incarnation(1) };
-    let placement = Placement { replicas: vec![rid.broker], isr: vec![rid], leader: Some(gone), min_isr: 1 };
+    let placement =
+        Placement { replicas: vec![rid.broker], isr: vec![rid], leader: Some(gone), min_isr: 1, absent: Vec::new() };
     let left = store::NewTopic {
         name: TopicName::new(TOPIC).expect("valid"),
         id: TopicId(77),
