@@ -350,7 +350,7 @@ impl Broker {
             let led = topic.partitions.iter().filter(|handle| handle.local.as_ref().is_some_and(leads));
             for handle in led {
                 let others = handle.placement.isr.iter().filter(|broker| **broker != me);
-                let heir = others.filter_map(|broker| Some(live_session(*broker, hosts.get(broker)?))).next();
+                let heir = others.filter_map(|broker| Some(live_session(*broker, hosts.live.get(broker)?))).next();
                 let Some(to) = heir else { continue };
                 wishes.push((handle.id, Transfer { epoch: handle.placement.epoch, to, within_ms }));
             }

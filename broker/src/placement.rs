@@ -1,21 +1,26 @@
-//! Finds places for the partitions of a topic that is created or grows: reads who is alive and hands that to `core::placement`.
+//! Finds places for the partitions of a topic that is created or grows: reads who is there and hands that to `core::placement`. Whoever is
+//! alive comes first; a broker that is down for now holds the replicas that would be missing for ever otherwise, and joins when it is back.
 
 use crate::api::ApiError;
 use crate::broker::Broker;
-use millpond_core::placement::{Host, Load, Placer};
+use millpond_core::placement::{Host, Load, Placer, TooFewBrokers};
 use millpond_core::records::{Leader, SessionRecord};
 use millpond_core::topic_config::TopicConfig;
 use millpond_log::{BrokerId, ErrorCode, Incarnation, Rid};
-use millpond_metadata::store::{Placement, StoreError, Versioned};
+use millpond_metadata::kv::Revision;
+use millpond_metadata::store::{self, Placement, StoreError, Versioned};
 use std::collections::BTreeMap;
 
 /// Replicas of a partition unless the request or the fleet says otherwise (section 8 of the design's defaults: three).
 const REPLICATION_FACTOR_DEFAULT: u32 = 3;
 
-/// The brokers that are alive, as one linearizable read had them (rule Z1).
+/// The brokers there are, as one linearizable read had them (rule Z1).
 pub(crate) struct Hosts {
     sessions: BTreeMap<BrokerId, Versioned<SessionRecord>>,
     hosts: Vec<Host>,
+    /// Those that are down and may come back, with the revision of their disk's record.
+    absent: BTreeMap<BrokerId, Revision>,
+    absent_hosts: Vec<Host>,
 }
 
 /// What a topic's new partitions are placed by.
@@ -28,9 +33,9 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Broker {
-    /// Who may hold replicas now, with what they carry.
+    /// Who may hold replicas, with what they carry.
     pub(crate) async fn hosts(&self) -> Result<Hosts, StoreError> {
-        let sessions = self.inner().store.hosts().await?;
+        let store::Hosts { live: sessions, absent } = self.inner().store.hosts().await?;
         let mut loads: BTreeMap<BrokerId, Load> = BTreeMap::new();
         for topic in self.inner().catalog.tables().topics() {
             for handle in &topic.partitions {
@@ -41,13 +46,14 @@ impl Broker {
                 }
             }
         }
-        let host = |(broker, session): (&BrokerId, &Versioned<SessionRecord>)| Host {
-            broker: *broker,
-            rack: session.value.rack.clone(),
-            load: loads.get(broker).copied().unwrap_or_default(),
+        let host = |broker: BrokerId, rack: Option<String>| {
+            let load = loads.get(&broker).copied().unwrap_or_default();
+            Host { broker, rack, load }
         };
-        let hosts = sessions.iter().map(host).collect();
-        Ok(Hosts { sessions, hosts })
+        let hosts = sessions.iter().map(|(broker, session)| host(*broker, session.value.rack.clone())).collect();
+        // In which rack it was nobody knows.
+        let absent_hosts = absent.keys().map(|broker| host(*broker, None)).collect();
+        Ok(Hosts { sessions, hosts, absent, absent_hosts })
     }
 }
 
@@ -57,9 +63,15 @@ pub(crate) fn replication_factor(brokers: usize) -> u32 {
 }
 
 impl Hosts {
-    /// The replication factor of a topic for which none was asked: three, or as many as there are brokers.
-    pub(crate) fn replication_factor(&self) -> u32 {
-        replication_factor(self.hosts.len())
+    /// The replication factor of a topic for which none was asked: three, or as many as there are brokers. Those that are down count where
+    /// those that are alive are enough to write with (rule I1): a topic must not have fewer copies for ever since somebody was restarted, nor
+    /// wait for brokers that may never come back.
+    pub(crate) fn replication_factor(&self, config: &TopicConfig) -> u32 {
+        let all = replication_factor(self.hosts.len() + self.absent.len());
+        match config.min_isr(all) as usize <= self.hosts.len() {
+            true => all,
+            false => replication_factor(self.hosts.len()),
+        }
     }
 
     /// Places partitions, numbered from `first` on, where somebody says; each has `factor` replicas.
@@ -100,33 +112,43 @@ impl Hosts {
     /// Places new partitions. `seed` decides between equals.
     ///
     /// # Errors
-    /// `INVALID_REPLICATION_FACTOR`: there are fewer brokers than replicas.
+    /// `INVALID_REPLICATION_FACTOR`: there are fewer brokers than replicas, those that are down included.
     pub(crate) fn place(&self, wanted: &Wanted<'_>, seed: u64) -> Result<Vec<Placement>, ApiError> {
-        let mut placer = Placer::new(&self.hosts, wanted.existing.iter().map(Vec::as_slice), seed);
+        let existing = || wanted.existing.iter().map(Vec::as_slice);
+        let too_few = |error: TooFewBrokers| ApiError::new(ErrorCode::InvalidReplicationFactor, error.to_string());
+        let (mut placer, mut down) =
+            (Placer::new(&self.hosts, existing(), seed), Placer::new(&self.absent_hosts, existing(), seed));
+        let factor = wanted.replication_factor;
+        let missing = factor.saturating_sub(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX));
+        // Somebody has to lead.
+        let missing = if missing as usize > self.absent.len() || missing == factor { 0 } else { missing };
         let mut placements = Vec::with_capacity(wanted.partitions as usize);
         for _ in 0..wanted.partitions {
-            let replicas = placer
-                .place(wanted.replication_factor)
-                .map_err(|error| ApiError::new(ErrorCode::InvalidReplicationFactor, error.to_string()))?;
-            placements.push(self.placement(replicas, wanted.config, wanted.replication_factor));
+            let mut replicas = placer.place(factor - missing).map_err(too_few)?;
+            if missing > 0 {
+                replicas.extend(down.place(missing).map_err(too_few)?);
+            }
+            placements.push(self.placement(replicas, wanted.config, factor));
         }
         Ok(placements)
     }
 
-    /// A partition on brokers that are all alive.
+    /// A partition on brokers of which the first is alive. Whoever is not joins when it is back (rule I5).
     fn placement(&self, replicas: Vec<BrokerId>, config: &TopicConfig, replication_factor: u32) -> Placement {
-        let lives: Vec<Leader> = replicas.iter().map(|broker| self.leader(*broker)).collect();
+        let lives: Vec<Leader> = replicas.iter().filter_map(|broker| self.live(*broker)).collect();
+        let absent = replicas.iter().filter_map(|broker| Some((*broker, *self.absent.get(broker)?))).collect();
         Placement {
             replicas,
+            absent,
             isr: lives.iter().map(|live| live.rid).collect(),
             leader: lives.first().copied(),
             min_isr: config.min_isr(replication_factor),
         }
     }
 
-    fn leader(&self, broker: BrokerId) -> Leader {
-        let session = &self.sessions[&broker];
+    fn live(&self, broker: BrokerId) -> Option<Leader> {
+        let session = self.sessions.get(&broker)?;
         let rid = Rid { broker, wal_gen: session.value.wal_gen };
-        Leader { rid, inc: Incarnation(session.revision.0) }
+        Some(Leader { rid, inc: Incarnation(session.revision.0) })
     }
 }

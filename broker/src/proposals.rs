@@ -217,7 +217,7 @@ mod tests {
             buried: Revision::ABSENT,
             replication_factor: 2,
             config: BTreeMap::new(),
-            placements: vec![Placement { replicas, isr: vec![me.rid], leader, min_isr: 1 }],
+            placements: vec![Placement { replicas, isr: vec![me.rid], leader, min_isr: 1, absent: Vec::new() }],
         };
         let created = store.create_topic(&me, &topic).await;
         assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");

@@ -62,7 +62,7 @@ impl Broker {
         let assigned = assigned(&topic)?;
         let (partitions, replication_factor) = assigned.unwrap_or_else(|| {
             let partitions = topic.partitions.unwrap_or(self.inner().config.default_partitions);
-            (partitions, topic.replication_factor.unwrap_or_else(|| hosts.replication_factor()))
+            (partitions, topic.replication_factor.unwrap_or_else(|| hosts.replication_factor(&config)))
         });
         check_partitions(partitions)?;
         let wanted = Wanted { config: &config, replication_factor, partitions, existing: Vec::new() };

@@ -314,6 +314,7 @@ mod tests {
             isr: vec![one.rid],
             leader: Some(Leader { rid: one.rid, inc: one.inc }),
             min_isr: 1,
+            absent: Vec::new(),
         };
         let topic = NewTopic {
             name: "t".parse().expect("a name"),

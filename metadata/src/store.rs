@@ -34,7 +34,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use brokers::{Registered, Registration};
+pub use brokers::{Hosts, Registered, Registration};
 pub use burial::{Burial, Missing};
 pub use cluster::{FEATURE_LEVEL, KEY_SPACE_FORMAT};
 pub use collection::{Bumped, Dropped, GcEpoch};

@@ -16,6 +16,9 @@ pub enum Mode {
     Pass,
     /// Passes requests, and cuts a connection instead of passing an answer.
     CutAnswers,
+    /// Passes requests, and nothing that the server says: a client that is heard and does not hear. A connection that lost something is of
+    /// no use afterwards.
+    Deafen,
     /// Takes one whole request and cuts its connection; when the mode is another one the request goes on, long after its
     /// client is gone.
     HoldRequests,
@@ -123,7 +126,9 @@ async fn answers(
         if len == 0 || (answers && *mode.borrow() == Mode::CutAnswers) {
             return Ok(());
         }
-        client.write_all(&buffer[..len]).await?;
+        if *mode.borrow() != Mode::Deafen {
+            client.write_all(&buffer[..len]).await?;
+        }
     }
 }
 

@@ -115,7 +115,16 @@ async fn collector() -> (Collector, Session) {
         buried: Revision::ABSENT,
         replication_factor: 1,
         config: BTreeMap::new(),
-        placements: vec![Placement { replicas: vec![BrokerId(1)], isr: vec![session.rid], leader, min_isr: 1 }; 3],
+        placements: vec![
+            Placement {
+                replicas: vec![BrokerId(1)],
+                isr: vec![session.rid],
+                leader,
+                min_isr: 1,
+                absent: Vec::new()
+            };
+            3
+        ],
     };
     store.create_topic(&session, &topic).await.expect("it is new");
     let objects: Arc<dyn ObjectStore> = Arc::new(Clinging { inner: InMemory::new(), stays: object(0) });

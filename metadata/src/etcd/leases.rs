@@ -1,12 +1,14 @@
-//! Keeps leases alive on a connection of their own (rule Z4): one stream for each lease, replaced when it stalls.
+//! Keeps leases alive on a connection of their own (rule Z4): one stream for each lease, replaced when it stalls. Never asks for more time
+//! over a connection that has not just answered.
 
 use super::failure::{Failure, classify};
 use super::link::{Link, Links};
 use super::problem::Problem;
 use super::{convert, unanswered};
 use crate::kv::{KvError, LeaseId};
-use etcd_client::{Error, LeaseKeepAliveStream, LeaseKeeper};
+use etcd_client::{Error, GetOptions, LeaseKeepAliveStream, LeaseKeeper};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,36 +51,74 @@ impl KeepAlives {
     }
 
     /// Renews the lease; `None` is etcd's own word that it has ended (rule B3). Silence is not.
+    ///
+    /// A request is heard also where its answer is not: whoever asked at once would be taken for alive for up to a third of the TTL longer
+    /// than one that is not heard. So the connection has to answer first.
     pub(super) async fn renew(&self, lease: LeaseId) -> Result<Option<Duration>, KvError> {
         let (patience, stream) = match self.held().get_mut(&lease) {
             Some(held) => (held.ttl / 3, held.stream.take()),
             None => (FIRST_PATIENCE, None),
         };
-        let link = stream.as_ref().map(|stream| stream.link.clone());
-        match tokio::time::timeout(patience, self.ask(lease, stream)).await {
-            Ok(Ok(Some((ttl, stream)))) => {
+        let link = match &stream {
+            Some(stream) => stream.link.clone(),
+            // A connection that is being made moves on to the next member by itself.
+            None => match tokio::time::timeout(patience, self.connect()).await {
+                Ok(link) => link?,
+                Err(_) => return Err(KvError::Unavailable(unanswered(patience))),
+            },
+        };
+        self.patiently(patience, &link, self.hear(&link)).await?;
+        match self.patiently(patience, &link, self.ask(lease, &link, stream)).await? {
+            Some((ttl, stream)) => {
                 self.held().insert(lease, Held { ttl, stream: Some(stream) });
                 Ok(Some(ttl))
             }
-            Ok(Ok(None)) => {
+            None => {
                 self.forget(lease);
                 Ok(None)
             }
-            Ok(Err(error)) => Err(error),
+        }
+    }
+
+    /// Waits for an answer as long as one may take; a connection that owes it for longer is given up.
+    async fn patiently<T>(
+        &self,
+        patience: Duration,
+        link: &Link,
+        asked: impl Future<Output = Result<T, KvError>>,
+    ) -> Result<T, KvError> {
+        match tokio::time::timeout(patience, asked).await {
+            Ok(answer) => answer,
             Err(_) => {
-                // A connection that was being made has moved on to the next member by itself.
-                if let Some(link) = link {
-                    self.links.lost(&link);
-                }
+                self.links.lost(link);
                 Err(KvError::Unknown(unanswered(patience)))
             }
         }
     }
 
-    async fn ask(&self, lease: LeaseId, stream: Option<Stream>) -> Result<Option<(Duration, Stream)>, KvError> {
+    async fn connect(&self) -> Result<Link, KvError> {
+        self.links.link().await.map_err(|error| match error.problem {
+            Problem::Restored => KvError::Restored(error.to_string()),
+            _ => KvError::Unavailable(error.to_string()),
+        })
+    }
+
+    /// Returns once the member has answered. What it knows does not matter, so it asks no other member.
+    async fn hear(&self, link: &Link) -> Result<(), KvError> {
+        let nothing = GetOptions::new().with_count_only().with_serializable();
+        let answer = link.kv.clone().get(self.links.any_key(), Some(nothing)).await;
+        answer.map(drop).map_err(|error| self.failed(link, &error))
+    }
+
+    async fn ask(
+        &self,
+        lease: LeaseId,
+        link: &Link,
+        stream: Option<Stream>,
+    ) -> Result<Option<(Duration, Stream)>, KvError> {
         let mut stream = match stream {
             Some(stream) => stream,
-            None => match self.open(lease).await? {
+            None => match self.open(lease, link).await? {
                 Some(stream) => stream,
                 None => return Ok(None),
             },
@@ -102,15 +142,11 @@ impl KeepAlives {
     }
 
     /// Opens a stream; etcd-client asks once while it does so.
-    async fn open(&self, lease: LeaseId) -> Result<Option<Stream>, KvError> {
-        let link = self.links.link().await.map_err(|error| match error.problem {
-            Problem::Restored => KvError::Restored(error.to_string()),
-            _ => KvError::Unavailable(error.to_string()),
-        })?;
+    async fn open(&self, lease: LeaseId, link: &Link) -> Result<Option<Stream>, KvError> {
         match link.lease.clone().keep_alive(convert::lease_id(lease)).await {
-            Ok((keeper, answers)) => Ok(Some(Stream { link, keeper, answers })),
+            Ok((keeper, answers)) => Ok(Some(Stream { link: link.clone(), keeper, answers })),
             Err(Error::LeaseKeepAliveError(said)) if said == ENDED => Ok(None),
-            Err(error) => Err(self.failed(&link, &error)),
+            Err(error) => Err(self.failed(link, &error)),
         }
     }
 

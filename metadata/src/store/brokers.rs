@@ -55,6 +55,15 @@ pub enum Registered {
     Unknown,
 }
 
+/// The brokers that take new replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts {
+    /// Those with a session; the revision of each is its incarnation.
+    pub live: BTreeMap<BrokerId, Versioned<SessionRecord>>,
+    /// Those without one that may come back: they registered, and were neither forgotten nor given up. With the revision of their disk's record.
+    pub absent: BTreeMap<BrokerId, Revision>,
+}
+
 impl Store {
     /// Hands out a broker id that no broker ever had, for one that has none yet. Whoever gets it keeps it with its data.
     ///
@@ -203,22 +212,30 @@ impl Store {
         self.sessions_among(listed)
     }
 
-    /// The sessions of brokers that take new replicas: all but those that are to be left.
+    /// The brokers that take new replicas: all but those that are to be left.
     ///
     /// # Errors
     /// As all reads.
-    pub async fn hosts(&self) -> Result<BTreeMap<BrokerId, Versioned<SessionRecord>>, StoreError> {
+    pub async fn hosts(&self) -> Result<Hosts, StoreError> {
         let (_, listed) = self.list(&Space::Brokers).await?;
-        let left: BTreeSet<BrokerId> = listed
-            .iter()
-            .filter_map(|(key, _)| match key {
-                Key::BrokerDrain(broker) => Some(*broker),
-                _ => None,
-            })
-            .collect();
-        let mut hosts = self.sessions_among(listed)?;
-        hosts.retain(|broker, _| !left.contains(broker));
-        Ok(hosts)
+        let (mut left, mut absent) = (BTreeSet::new(), BTreeMap::new());
+        for (key, found) in &listed {
+            match key {
+                Key::BrokerDrain(broker) => drop(left.insert(*broker)),
+                Key::BrokerDisk(broker) => {
+                    let disk: Versioned<DiskRecord> =
+                        codec::record(&self.keys.encode(key), &found.value, found.revision)?;
+                    if disk.value.wal_gen != WalGen::LOST {
+                        absent.insert(*broker, disk.revision);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut live = self.sessions_among(listed)?;
+        absent.retain(|broker, _| !live.contains_key(broker) && !left.contains(broker));
+        live.retain(|broker, _| !left.contains(broker));
+        Ok(Hosts { live, absent })
     }
 
     fn sessions_among(

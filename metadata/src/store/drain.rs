@@ -140,7 +140,7 @@ impl Store {
 
     /// Forgets a broker that holds nothing and has no session (rule K6: while a partition names it, its copy may be the last).
     ///
-    /// New replicas are placed on brokers with a session alone, so none comes to it meanwhile.
+    /// Whoever places a new replica on a broker without a session compares the record that is deleted here, so none comes to it meanwhile.
     ///
     /// # Errors
     /// As all reads.

@@ -21,6 +21,9 @@ pub struct Placement {
     pub leader: Option<Leader>,
     /// In-sync replicas needed to commit.
     pub min_isr: u32,
+    /// Those of `replicas` that have no session, with the revision of their disk's record: it is compared, so that none was forgotten or came
+    /// back meanwhile.
+    pub absent: Vec<(BrokerId, Revision)>,
 }
 
 /// A topic to create.
@@ -298,6 +301,10 @@ impl Store {
             Guard::unmoved(topic_key, topic.revision),
             Guard::unmoved(key.clone(), found.map_or(Revision::ABSENT, |found| found.revision)),
         ];
+        let disk = |(broker, revision): &(BrokerId, Revision)| {
+            Guard::unmoved(self.keys.encode(&Key::BrokerDisk(*broker)), *revision)
+        };
+        guards.extend(placement.absent.iter().map(disk));
         let mut writes = vec![Write::put(key.clone(), value.clone())];
         if let Some(leader) = &placement.leader {
             guards.push(self.live_session(leader));

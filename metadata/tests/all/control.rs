@@ -173,10 +173,30 @@ async fn disks_are_given_up(store: &Store) {
     let disk = async || store.read_disk(BrokerId(2)).await.expect("up").expect("it registered").value;
     assert_eq!(give_up().await, Outcome::Conflict, "it runs");
     assert_eq!(disk().await.wal_gen, peer.rid.wal_gen);
+    assert_eq!(store.hosts().await.expect("up").absent, BTreeMap::new());
     store.leave(&peer).await.expect("up");
+    let revision = store.read_disk(BrokerId(2)).await.expect("up").expect("it registered").revision;
+    assert_eq!(store.hosts().await.expect("up").absent, BTreeMap::from([(BrokerId(2), revision)]));
     assert_eq!(store.give_disk_up(&peer, BrokerId(2)).await, Ok(Outcome::Fenced), "rule K4");
     committed(&give_up().await);
     assert_eq!(disk().await.wal_gen, WalGen::LOST);
+    // It takes nothing new any more, also from whoever has not heard of it.
+    assert_eq!(store.hosts().await.expect("up").absent, BTreeMap::new());
+    let topic = NewTopic {
+        name: "late".parse().expect("a name"),
+        id: TopicId(8),
+        buried: Revision::ABSENT,
+        replication_factor: 2,
+        config: BTreeMap::new(),
+        placements: vec![Placement {
+            replicas: vec![BrokerId(1), BrokerId(2)],
+            isr: vec![me.rid],
+            leader: None,
+            min_isr: 1,
+            absent: vec![(BrokerId(2), revision)],
+        }],
+    };
+    assert_eq!(store.create_topic(&me, &topic).await, Ok(CreateOutcome::Conflict));
     committed(&give_up().await);
     committed(&store.give_disk_up(&me, BrokerId(9)).await.expect("up"));
     assert_eq!(store.read_disk(BrokerId(9)).await, Ok(None), "of an unknown broker nothing is put on record");
@@ -194,7 +214,7 @@ async fn disks_are_given_up(store: &Store) {
 
 async fn brokers_are_left_and_forgotten(store: &Store) {
     let (me, peer) = (register(store, 1, Incarnation(0)).await, register(store, 2, Incarnation(0)).await);
-    let hosts = async || store.hosts().await.expect("up").into_keys().map(|broker| broker.0).collect::<Vec<u32>>();
+    let hosts = async || store.hosts().await.expect("up").live.into_keys().map(|broker| broker.0).collect::<Vec<u32>>();
     let (stops, leaves) = (DrainRecord { replicas: false }, DrainRecord { replicas: true });
     // Who stops marks itself, until its session ends.
     committed(&store.drain(&peer, BrokerId(2), &stops, true).await.expect("up"));
@@ -211,7 +231,8 @@ async fn brokers_are_left_and_forgotten(store: &Store) {
     assert_eq!(store.load().await.expect("up").drains[&BrokerId(2)].value, leaves);
     assert_eq!(store.drain(&peer, BrokerId(1), &leaves, false).await, Ok(Outcome::Fenced), "rule K4");
 
-    let placement = Placement { replicas: vec![BrokerId(2)], isr: vec![peer.rid], leader: None, min_isr: 1 };
+    let placement =
+        Placement { replicas: vec![BrokerId(2)], isr: vec![peer.rid], leader: None, min_isr: 1, absent: Vec::new() };
     let topic = NewTopic {
         name: "held".parse().expect("a name"),
         id: TopicId(9),

@@ -125,7 +125,13 @@ pub(crate) fn leader(session: &Session) -> Leader {
 }
 
 fn placement(session: &Session) -> Placement {
-    Placement { replicas: vec![session.rid.broker], isr: vec![session.rid], leader: Some(leader(session)), min_isr: 1 }
+    Placement {
+        replicas: vec![session.rid.broker],
+        isr: vec![session.rid],
+        leader: Some(leader(session)),
+        min_isr: 1,
+        absent: Vec::new(),
+    }
 }
 
 pub(crate) fn topic(name: &str, id: u128, partitions: usize, session: &Session) -> NewTopic {

@@ -23,9 +23,11 @@ const KNOWN_FOR: Duration = Duration::from_secs(3600);
 const _: () =
     assert!((KNOWN_FOR.as_secs() * 1000 * 2) < PRODUCER_EXPIRY_MS as u64, "a producer is known for longer than that");
 
-/// How long an answer is waited for before the client asks who leads. An election after a silent broker takes a lease and two
-/// seconds; this comes on top of it.
+/// How long an answer is waited for before the client asks who leads.
 pub(super) const LEADER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it asks again while the answer is still owed: up to so much comes on top of what an election after a silent broker takes.
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A connection that carries batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +85,8 @@ struct Entry {
     state: State,
     /// Some try of it ended without an answer: it may be in the log.
     in_doubt: bool,
+    /// Since when an answer is owed, over whichever connection; each answer ends it.
+    owed: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,7 +115,7 @@ pub(super) enum Need {
 impl Lane {
     /// Adds a batch at the end.
     pub(super) fn push(&mut self, batch: RecordBatch) {
-        self.entries.push_back(Entry { batch, stamp: None, state: State::Fresh, in_doubt: false });
+        self.entries.push_back(Entry { batch, stamp: None, state: State::Fresh, in_doubt: false, owed: None });
     }
 
     /// Whether everything was answered.
@@ -201,6 +205,7 @@ impl Lane {
             self.next_sequence = sequence_after(self.next_sequence, entry.batch.count());
         }
         entry.state = State::InFlight { request, link, since: now };
+        entry.owed.get_or_insert(now);
         Some(entry.batch.encode(entry.stamp))
     }
 
@@ -228,7 +233,7 @@ impl Lane {
     /// Starts a new epoch at sequence 0 for everything unanswered. Nothing is in flight, and none of it is in the log.
     fn renumber(&mut self) {
         for entry in &mut self.entries {
-            (entry.stamp, entry.state, entry.in_doubt) = (None, State::Fresh, false);
+            (entry.stamp, entry.state, entry.in_doubt, entry.owed) = (None, State::Fresh, false, None);
         }
         (self.gap, self.next_sequence, self.known) = (false, 0, None);
         self.identity = match self.identity {
@@ -257,6 +262,7 @@ impl Lane {
             Ok(written) => return self.complete(index, written, now),
             Err(error) => error,
         };
+        self.entries[index].owed = None;
         match error.code {
             // Written by an earlier try, so long ago that the broker no longer knows where.
             Some(ErrorCode::DuplicateSequenceNumber) if config.idempotent => {
@@ -314,10 +320,11 @@ impl Lane {
         (self.stale, self.resume_at) = (false, None);
     }
 
-    /// The connection that owes an answer for longer than a leader that is well takes: perhaps another leads by now.
+    /// The connection that carries what is owed an answer for longer than a leader that is well takes: perhaps another leads by now. A
+    /// leader that was silent on one connection gets no more time on the next.
     pub(super) fn suspicious(&self, now: Instant) -> Option<LinkId> {
         self.entries.iter().find_map(|entry| match entry.state {
-            State::InFlight { link, since, .. } if now >= since + LEADER_PATIENCE => Some(link),
+            State::InFlight { link, .. } if entry.owed.is_some_and(|owed| now >= owed + LEADER_PATIENCE) => Some(link),
             _ => None,
         })
     }
@@ -373,7 +380,7 @@ impl Lane {
             _ => None,
         });
         let suspicion = self.entries.iter().filter_map(|entry| match entry.state {
-            State::InFlight { since, .. } => Some(since + LEADER_PATIENCE).filter(|at| *at > now),
+            State::InFlight { .. } => Some(entry.owed? + LEADER_PATIENCE).filter(|at| *at > now),
             _ => None,
         });
         overdue.chain(suspicion).chain(self.resume_at.filter(|at| *at > now)).chain([expiry]).min()
@@ -404,11 +411,11 @@ impl Lane {
     /// Puts two halves in place of a batch that was too large. They share its sequence numbers, which are free: it is not
     /// in the log.
     fn split(&mut self, index: usize) -> Result<(), ()> {
-        let Entry { batch, stamp, in_doubt, .. } = self.entries.remove(index).expect("found above");
+        let Entry { batch, stamp, in_doubt, owed, .. } = self.entries.remove(index).expect("found above");
         let halves = match batch.split() {
             Ok(halves) => halves,
             Err(batch) => {
-                self.entries.insert(index, Entry { batch: *batch, stamp, state: State::Again, in_doubt });
+                self.entries.insert(index, Entry { batch: *batch, stamp, state: State::Again, in_doubt, owed });
                 return Err(());
             }
         };
@@ -416,7 +423,7 @@ impl Lane {
             base_sequence: sequence_after(stamp.base_sequence, halves.0.count()),
             ..stamp
         });
-        let entry = |batch, stamp| Entry { batch, stamp, state: State::Again, in_doubt: false };
+        let entry = |batch, stamp| Entry { batch, stamp, state: State::Again, in_doubt: false, owed: None };
         self.entries.insert(index, entry(halves.1, second_stamp));
         self.entries.insert(index, entry(halves.0, stamp));
         Ok(())

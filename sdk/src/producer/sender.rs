@@ -4,7 +4,7 @@
 
 use super::batch::Written;
 use super::config::Acks;
-use super::lane::{Identity, LEADER_PATIENCE, Lane, LaneConfig, LinkId, Need, RequestId};
+use super::lane::{ASK_AGAIN, Identity, Lane, LaneConfig, LinkId, Need, RequestId};
 use super::link::{self, LinkEvent};
 use super::{Life, ProducerConfig, Shared};
 use crate::client::{Client, Repeat, answer, log_client};
@@ -310,9 +310,10 @@ impl Sender {
             .filter_map(|(partition, lane)| Some((Arc::clone(&partition.topic), lane.suspicious(now)?)));
         let late: BTreeSet<(Arc<str>, LinkId)> = late.collect();
         for (topic, link) in late {
-            let asked = self.asked.get(&topic).is_some_and(|at| now < *at + LEADER_PATIENCE);
+            let asked = self.asked.get(&topic).is_some_and(|at| now < *at + ASK_AGAIN);
             let address = self.links.iter().find(|(_, known)| known.id == link).map(|(address, _)| address);
             if let Some(address) = address.filter(|_| !asked) {
+                tracing::debug!(%topic, address, "an answer is late; asking who leads");
                 self.client.suspect(address);
                 self.asked.insert(Arc::clone(&topic), now);
                 self.refresh(&topic, now);
@@ -423,7 +424,7 @@ impl Sender {
         let gathered = self.shared.accumulator().deadline(self.config.delivery_timeout, has_room);
         let sent = lanes.values().filter_map(|lane| lane.deadline(now, config)).min();
         let late = lanes.iter().filter(|(_, lane)| lane.suspicious(now).is_some());
-        let ask = late.filter_map(|(partition, _)| Some(*self.asked.get(&partition.topic)? + LEADER_PATIENCE)).min();
+        let ask = late.filter_map(|(partition, _)| Some(*self.asked.get(&partition.topic)? + ASK_AGAIN)).min();
         gathered.into_iter().chain(sent).chain(ask).min().unwrap_or(now + IDLE)
     }
 }

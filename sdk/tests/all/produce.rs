@@ -295,3 +295,22 @@ async fn a_silent_leader_is_left_when_another_is_elected() {
     assert_eq!(brokers.values(0), ["0", "1"]);
     assert_eq!(brokers.seen_by(), [0, 0, 1]);
 }
+
+/// An election takes its time: who leads is asked again for as long as the answer is owed.
+#[tokio::test]
+async fn who_leads_is_asked_until_another_does() {
+    let brokers = Scripted::start_pair(1).await;
+    let client = Client::connect(&brokers.address).await.expect("connects");
+    let producer = Producer::new(&client, quick()).expect("valid");
+    send(&producer, "0").await.await.expect("written");
+    brokers.produce_acts([Act::Silence]);
+    let (silent, asked) = (send(&producer, "1").await, brokers.metadata_calls());
+    let mut poll = tokio::time::interval(Duration::from_millis(20));
+    while brokers.metadata_calls() < asked + 3 {
+        poll.tick().await;
+    }
+    brokers.elect(1);
+    assert_eq!(silent.await.expect("written").offset.map(|offset| offset.0), Some(1));
+    producer.close().await;
+    assert_eq!(brokers.seen_by(), [0, 0, 1], "nothing was sent elsewhere before");
+}

@@ -90,6 +90,11 @@ async fn perform(scenario: &'static Scenario, settings: &Settings, mut stage: St
     }
     let acks = Acks::of(&events);
     stage.marks.retain(|mark| mark.until > 0);
+    for mark in &stage.marks {
+        for (place, gaps) in acks.gaps(std::slice::from_ref(mark), &writers()) {
+            stage.tell(&format!("{}: {place}: {:?} without an acknowledgement", mark.what, gaps.worst()));
+        }
+    }
     outcome.gaps = acks.gaps(&stage.marks, &writers());
     outcome.quiet = acks.quiet(stage.quiet.0, stage.quiet.1, &writers());
     // The short form runs beside other tests: it tells how long things took, and judges only what was written and read.

@@ -217,11 +217,12 @@ async fn a_creation_that_somebody_left_is_taken_back_and_its_name_is_free_again(
     let fleet = Fleet::start(&FleetOptions::new(3)).await.expect("every machine has what it takes");
     let store = fleet.store().await;
     let hosts = store.hosts().await.expect("it answers");
-    let (broker, seen) = hosts.first_key_value().expect("there are three");
+    let (broker, seen) = hosts.live.first_key_value().expect("there are three");
     let rid = Rid { broker: *broker, wal_gen: seen.value.wal_gen };
     let actor = Session { rid, inc: Incarnation(seen.revision.0), lease: LeaseId(0), ttl: Duration::from_secs(1) };
     let gone = Leader { rid: Rid { broker: BrokerId(9), wal_gen: WalGen(1) }, inc: Incarnation(1) };
-    let placement = Placement { replicas: vec![rid.broker], isr: vec![rid], leader: Some(gone), min_isr: 1 };
+    let placement =
+        Placement { replicas: vec![rid.broker], isr: vec![rid], leader: Some(gone), min_isr: 1, absent: Vec::new() };
     let left = store::NewTopic {
         name: TopicName::new(TOPIC).expect("valid"),
         id: TopicId(77),

@@ -61,6 +61,8 @@ impl Publishing {
 async fn start(brokers: usize) -> (Fleet, Client) {
     let fleet = Fleet::start(&FleetOptions::new(brokers)).await.expect("every machine has what it takes");
     let client = fleet.connect().await;
+    // Ready is whoever has opened its doors; placed is on those that the others know of.
+    fleet.wait_until("all brokers are alive", |cluster, _| cluster.brokers.len() == brokers).await;
     let mut topic = NewTopic::new(TOPIC);
     (topic.partitions, topic.replication_factor) = (Some(PARTITIONS), Some(3));
     Admin::new(&client).create_topic(topic).await.expect("the topic is new");
@@ -158,6 +160,45 @@ async fn a_broker_that_joins_a_running_fleet_takes_its_share_by_itself() {
     fleet.wait_until("each of four has nine replicas and leads three partitions", spread).await;
     fleet.wait_until_in_sync().await;
     publishing.end().await;
+    fleet.stop().await;
+}
+
+/// Neither a new topic nor a new partition has fewer copies for ever since a broker was down for a moment (rules I1, I5).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_made_and_grows_while_one_of_three_brokers_is_down_has_three_copies_once_it_is_back() {
+    let (mut fleet, client) = start(3).await;
+    fleet.wait_until_in_sync().await;
+    fleet.kill(1);
+    fleet.wait_until("its session ends", |cluster, _| cluster.brokers.len() == 2).await;
+    let admin = Admin::new(&client);
+    let mut topic = NewTopic::new("made-meanwhile");
+    topic.partitions = Some(4);
+    admin.create_topic(topic).await.expect("two are enough to write with");
+    admin.create_partitions("made-meanwhile", 6).await.expect("and to grow");
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+    for index in 0..6 {
+        let record = ProducerRecord::new("made-meanwhile").partition(index).value("v");
+        producer.send(record).await.expect("there is room").await.expect("acknowledged");
+    }
+    producer.close().await;
+    let made = admin.describe_topic("made-meanwhile").await.expect("it is there");
+    for partition in &made.partitions {
+        assert_eq!(
+            (ids(&partition.replicas), ids(&partition.isr)),
+            (BTreeSet::from([0, 1, 2]), BTreeSet::from([0, 2]))
+        );
+    }
+    fleet.restart(1).await;
+    let topics = fleet.wait_until_in_sync().await;
+    let made = topics.iter().find(|topic| topic.name == "made-meanwhile").expect("it is there");
+    assert!(made.partitions.iter().all(|partition| partition.isr.len() == 3));
+    // Without enough to write with, those that are down are not counted: nobody knows whether they come back.
+    fleet.kill(1);
+    fleet.kill(2);
+    fleet.wait_until("one is left", |cluster, _| cluster.brokers.len() == 1).await;
+    admin.create_topic(NewTopic::new("made-alone")).await.expect("one is enough for one copy");
+    let alone = admin.describe_topic("made-alone").await.expect("it is there");
+    assert_eq!(ids(&alone.partitions[0].replicas), BTreeSet::from([0]));
     fleet.stop().await;
 }
 

@@ -530,3 +530,21 @@ fn a_late_answer_makes_a_leader_suspicious_long_before_its_link_is_given_up() {
     assert_eq!(bench.lane.suspicious(bench.now), Some(LINK));
     assert_eq!(bench.lane.overdue(bench.now, &bench.config), None);
 }
+
+#[test]
+fn a_leader_that_was_silent_on_one_link_gets_no_more_time_on_the_next() {
+    let mut bench = Bench::new();
+    bench.push(1);
+    bench.send();
+    bench.now += LEADER_PATIENCE;
+    bench.lane.link_broke(LINK, bench.now, 0.5, &bench.config);
+    assert_eq!(bench.lane.suspicious(bench.now), None, "nothing is under way");
+    bench.recover();
+    let again = bench.send_on(LinkId(2));
+    assert_eq!(bench.lane.suspicious(bench.now), Some(LinkId(2)));
+    // Whoever answers, be it with a refusal, is not silent.
+    bench.refuse(again[0], ErrorCode::NotEnoughReplicas);
+    bench.recover();
+    bench.send_on(LinkId(2));
+    assert_eq!(bench.lane.suspicious(bench.now), None);
+}

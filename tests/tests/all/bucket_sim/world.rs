@@ -229,8 +229,13 @@ impl World {
         store.init_cluster("sim").await.expect("nothing fails yet");
         let session = register(&store, Incarnation(0)).await;
         let leader = Leader { rid: session.rid, inc: session.inc };
-        let placement =
-            Placement { replicas: vec![session.rid.broker], isr: vec![session.rid], leader: Some(leader), min_isr: 1 };
+        let placement = Placement {
+            replicas: vec![session.rid.broker],
+            isr: vec![session.rid],
+            leader: Some(leader),
+            min_isr: 1,
+            absent: Vec::new(),
+        };
         let topic = NewTopic {
             name: "t".parse().expect("valid"),
             id: PARTITION.topic,

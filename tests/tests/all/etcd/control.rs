@@ -128,7 +128,7 @@ async fn create(store: &Store, sessions: &[Session]) {
         let replicas = placer.place(3).expect("three brokers");
         let lives: Vec<Leader> = replicas.iter().map(live).collect();
         let (isr, leader) = (lives.iter().map(|live| live.rid).collect(), Some(lives[0]));
-        Placement { replicas, isr, leader, min_isr: 2 }
+        Placement { replicas, isr, leader, min_isr: 2, absent: Vec::new() }
     };
     let topic = NewTopic {
         name: "wide".parse().expect("a name"),

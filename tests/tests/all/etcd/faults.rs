@@ -28,6 +28,7 @@ each_version!(late_request_is_unknown_and_settled_once, 1);
 each_version!(dead_etcd_ends_every_call_by_its_deadline, 1);
 each_version!(watch_goes_on_over_compaction, 1);
 each_version!(wiped_etcd_is_not_the_one_it_was, 1);
+each_version!(who_is_heard_and_does_not_hear_holds_no_lease, 1);
 each_version!(stalled_member_does_not_end_the_lease, 3);
 each_version!(watch_moves_to_another_member, 3);
 each_version!(increments_count_once_while_leaders_are_killed, 3);
@@ -182,6 +183,51 @@ mod checks {
         }
         // Whoever did not know the old one may use the new one, where nothing was written.
         assert_eq!(get(&connect(&cluster.url()).await, "a").await, None);
+    }
+
+    /// Rule Z4: a broker that hears nothing of etcd does not hold its lease, however well etcd hears it.
+    pub(super) async fn who_is_heard_and_does_not_hear_holds_no_lease(cluster: EtcdCluster) {
+        let ttl = Duration::from_secs(10);
+        let (proxy, deaf, direct) = proxied(&cluster).await;
+        let leased = async |name: &str, kv: &Etcd, ttl| {
+            let lease = kv.grant(ttl).await.expect("granted").id;
+            (lease, write(kv, vec![put_leased(name, lease)]).await)
+        };
+        let (witness, _) = leased("lease/witness", &direct, ttl).await;
+        let (held, _) = leased("lease/deaf", &deaf, ttl).await;
+        assert!(deaf.keep_alive(held).await.expect("etcd is up").is_some());
+        let start = write(&direct, Vec::new()).await;
+        let mut watch = direct.watch(under("lease/"), start.next()).await.expect("etcd is up");
+        let mut ended = async || loop {
+            let events = watch.next().await.expect("leases end").events;
+            let ends = events.iter().filter(|event| matches!(event, Event::Delete { .. }));
+            let ends: Vec<String> = ends.map(|event| String::from_utf8_lossy(event.key()).into_owned()).collect();
+            if !ends.is_empty() {
+                break ends;
+            }
+        };
+        // Between the last renewal of one, that of the other and the attempt at a third so much time passes that etcd cannot take one for
+        // the next.
+        leased("lease/hourglass", &direct, Duration::from_secs(2)).await;
+        assert_eq!(ended().await, ["lease/hourglass"]);
+        assert!(direct.keep_alive(witness).await.expect("etcd is up").is_some());
+        leased("lease/hourglass", &direct, Duration::from_secs(2)).await;
+        assert_eq!(ended().await, ["lease/hourglass"]);
+        proxy.set(Mode::Deafen);
+        // As often as a broker does.
+        let try_on = async {
+            let mut pause = tokio::time::interval(Duration::from_millis(200));
+            loop {
+                pause.tick().await;
+                let renewed = deaf.keep_alive(held).await;
+                assert!(matches!(renewed, Err(KvError::Unknown(_) | KvError::Unavailable(_))), "{renewed:?}");
+            }
+        };
+        let first = tokio::select! {
+            first = ended() => first,
+            () = try_on => unreachable!("it tries on"),
+        };
+        assert_eq!(first, ["lease/deaf"], "the witness was renewed after it, by one that hears");
     }
 
     /// Rule Z4: a keep-alive that meets silence goes to another member before the lease ends.
