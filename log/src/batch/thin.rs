@@ -100,8 +100,15 @@ impl Batch {
 
     /// Its header alone: for its offsets, or for the sequence of its producer. As Kafka has it: the largest timestamp stays, the base
     /// timestamp is none. The same bytes if it holds no records already.
+    ///
+    /// Of a marker a hole is left: clients look for the outcome in whatever is a control batch, and several fail on one without a record.
     #[must_use]
     pub fn emptied(&self) -> Batch {
+        if self.is_control() {
+            let mut hole = Batch::hole(self.offset_span());
+            hole.place(self.base_offset(), self.leader_epoch());
+            return hole;
+        }
         if self.record_count() == 0 {
             return self.clone();
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::batch::{BatchBuilder, Header, NewRecord, ProducerStamp, Record};
-use crate::ids::{LeaderEpoch, ProducerEpoch, ProducerId};
+use crate::ids::{CoordinatorEpoch, LeaderEpoch, ProducerEpoch, ProducerId};
+use crate::transactions::{EndMarker, Marker, TxnOutcome};
 use proptest::prelude::*;
 
 const HORIZON: TimestampMs = TimestampMs(5_000);
@@ -142,6 +143,25 @@ fn of_a_batch_without_records_the_header_is_left() {
     assert_eq!(stamped.emptied().latest_timestamp(), Ok(TimestampMs::NONE));
     let with_horizon = batch(Codec::None, &[(12, Some(b"d"), None)]).with_delete_horizon(HORIZON).unwrap();
     assert_eq!(with_horizon.emptied().delete_horizon(), None);
+}
+
+/// sarama, aiokafka and kafka-python take the first record of whatever is a control batch, and fail if there is none.
+#[test]
+fn of_a_marker_a_hole_is_left_and_no_control_batch_without_a_record() {
+    for outcome in [TxnOutcome::Commit, TxnOutcome::Abort] {
+        let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(3) };
+        let marker = Marker { producer: ProducerId(7), epoch: ProducerEpoch(2), raised: true, end };
+        let mut whole = Batch::of_marker(&marker, TimestampMs(10));
+        whole.place(Offset(100), LeaderEpoch(6));
+        for batch in [whole.emptied(), whole.with_delete_horizon(HORIZON).unwrap().emptied()] {
+            assert_eq!((batch.is_control(), batch.producer(), batch.delete_horizon()), (false, None, None));
+            assert_eq!(
+                (batch.base_offset(), batch.end_offset(), batch.leader_epoch()),
+                (Offset(100), Offset(101), LeaderEpoch(6))
+            );
+            assert_eq!((batch.record_count(), batch.verify_crc(), batch.emptied()), (0, Ok(()), batch.clone()));
+        }
+    }
 }
 
 #[test]
