@@ -6,7 +6,7 @@ use super::layout::{self, Input, RawRecord, attribute, put_varint, put_varlong};
 use super::{Batch, BatchError, TimestampType};
 use crate::codec::Codec;
 use crate::ids::{Offset, TimestampMs};
-use crate::limits::BATCH_INFLATED_BYTES_MAX;
+use crate::limits::{BATCH_BYTES_MAX, BATCH_INFLATED_BYTES_MAX};
 use bytes::Bytes;
 
 /// What compaction judges a record by.
@@ -19,6 +19,9 @@ pub struct KeyedRecord<'a> {
     /// Whether it deletes its key: the value is null. An empty one is not, and what has no key deletes none.
     pub is_tombstone: bool,
 }
+
+/// Bytes that a record grows by at most when its time is written anew: the time's own, and one more of its length.
+const HORIZON_GROWTH_MAX: usize = 10;
 
 /// A batch of which records may have been taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,14 +55,24 @@ impl Batch {
     /// The batch with those records that `keep` says, asked of each in order. They keep offset, timestamp, key, value, headers and
     /// attributes; the batch its offsets, codec, leader epoch, producer fields and bits, and under `LogAppendTime` its time.
     ///
-    /// If a tombstone stays and no horizon is set yet, `horizon` is.
+    /// If a tombstone stays and no horizon is set yet, `horizon` is, unless the batch grew by it past what readers can read.
     ///
     /// The CRC is checked before; that of what is left is made anew.
     ///
     /// # Errors
-    /// As `records`.
+    /// As `records`; `TooLarge` if what is left, compressed anew, is larger than the batch was and than any may be.
     pub fn thinned(
         &self,
+        horizon: TimestampMs,
+        keep: impl FnMut(KeyedRecord<'_>) -> bool,
+    ) -> Result<Thinned, BatchError> {
+        self.thinned_within(BATCH_BYTES_MAX, BATCH_INFLATED_BYTES_MAX, horizon, keep)
+    }
+
+    fn thinned_within(
+        &self,
+        bytes_max: u32,
+        inflated_bytes_max: usize,
         horizon: TimestampMs,
         mut keep: impl FnMut(KeyedRecord<'_>) -> bool,
     ) -> Result<Thinned, BatchError> {
@@ -78,12 +91,24 @@ impl Batch {
             kept.push(stays);
         })?;
         let removed = kept.iter().filter(|stays| !**stays).count() as u32;
-        let horizon = Some(horizon).filter(|_| has_tombstones && self.delete_horizon().is_none());
-        let (batch, latest) = match latest {
-            None => (self.emptied(), TimestampMs::NONE),
-            Some(latest) if removed == 0 && horizon.is_none() => (self.clone(), latest),
-            Some(latest) => (self.encoded(&raw, &kept, latest, horizon)?, latest),
+        let grown = raw.len().saturating_add(kept.len() * HORIZON_GROWTH_MAX);
+        let wants_horizon = has_tombstones && self.delete_horizon().is_none();
+        let fits = |batch: &Batch| batch.size() <= self.size().max(bytes_max as usize);
+        let with = |latest, horizon: Option<TimestampMs>| match horizon {
+            None if removed == 0 => Ok(self.clone()),
+            horizon => self.encoded(&raw, &kept, latest, horizon),
         };
+        let Some(latest) = latest else {
+            let batch = self.emptied();
+            return Ok(Thinned { batch, removed, has_tombstones, latest: TimestampMs::NONE });
+        };
+        let mut batch = with(latest, Some(horizon).filter(|_| wants_horizon && grown <= inflated_bytes_max))?;
+        if !fits(&batch) {
+            batch = with(latest, None)?;
+        }
+        if !fits(&batch) {
+            return Err(BatchError::TooLarge { size: batch.size(), max: bytes_max });
+        }
         Ok(Thinned { batch, removed, has_tombstones, latest })
     }
 
@@ -100,8 +125,15 @@ impl Batch {
 
     /// Its header alone: for its offsets, or for the sequence of its producer. As Kafka has it: the largest timestamp stays, the base
     /// timestamp is none. The same bytes if it holds no records already.
+    ///
+    /// Of a marker a hole is left: clients look for the outcome in whatever is a control batch, and several fail on one without a record.
     #[must_use]
     pub fn emptied(&self) -> Batch {
+        if self.is_control() {
+            let mut hole = Batch::hole(self.offset_span());
+            hole.place(self.base_offset(), self.leader_epoch());
+            return hole;
+        }
         if self.record_count() == 0 {
             return self.clone();
         }

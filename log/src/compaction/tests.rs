@@ -197,6 +197,7 @@ fn markers_stay_for_as_long_as_their_data_and_are_no_keys() {
         assert_eq!(log.stable_end(), log.end);
         let markers = log.batches().iter().filter(|batch| batch.is_control() && batch.record_count() > 0).count();
         assert_eq!(markers, if now < 100 { 50 } else { 5 }, "those of the five keys' newest records, at {now}");
+        assert!(log.batches().iter().all(|batch| !batch.is_control() || batch.record_count() > 0), "at {now}");
     }
     let aborted: usize = log.segments.iter().map(|segment| segment.index.aborted().len()).sum();
     assert_eq!(aborted, 0, "rule X7: aborted transactions are told for as long as their markers are there");

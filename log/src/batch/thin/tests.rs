@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::batch::{BatchBuilder, Header, NewRecord, ProducerStamp, Record};
-use crate::ids::{LeaderEpoch, ProducerEpoch, ProducerId};
+use crate::ids::{CoordinatorEpoch, LeaderEpoch, ProducerEpoch, ProducerId};
+use crate::transactions::{EndMarker, Marker, TxnOutcome};
 use proptest::prelude::*;
 
 const HORIZON: TimestampMs = TimestampMs(5_000);
@@ -50,6 +51,24 @@ fn a_batch_of_which_all_records_stay_is_the_same_bytes() {
         assert_eq!((&batch, removed, has_tombstones, latest), (&whole, 0, false, TimestampMs(30)));
         assert_eq!(batch.records.as_ptr(), whole.records.as_ptr(), "shared, not copied");
     }
+}
+
+/// What nobody could read any more would be lost.
+#[test]
+fn a_horizon_that_would_make_a_batch_larger_than_any_may_be_is_not_set() {
+    let whole = batch(Codec::None, &[(10, Some(b"a"), None), (30, Some(b"b"), None)]);
+    let all = |bytes_max, inflated| whole.thinned_within(bytes_max, inflated, TimestampMs(1 << 40), |_| true).unwrap();
+    let grown = all(1 << 20, 1 << 20).batch;
+    assert!(grown.delete_horizon().is_some() && grown.size() > whole.size());
+    let size = |batch: &Batch| u32::try_from(batch.size()).unwrap();
+    assert_eq!(all(size(&grown), 1 << 20).batch, grown);
+    assert_eq!(
+        all(size(&grown) - 1, 1 << 20),
+        Thinned { batch: whole.clone(), removed: 0, has_tombstones: true, latest: TimestampMs(30) }
+    );
+    assert_eq!(all(1 << 20, whole.records.len()).batch, whole, "as it is inflated");
+    let one = whole.thinned_within(0, 1 << 20, TimestampMs(1 << 40), |record| record.offset == Offset(101)).unwrap();
+    assert_eq!((one.removed, one.batch.record_count()), (1, 1), "it may be as large as it was");
 }
 
 /// Case C9.
@@ -142,6 +161,25 @@ fn of_a_batch_without_records_the_header_is_left() {
     assert_eq!(stamped.emptied().latest_timestamp(), Ok(TimestampMs::NONE));
     let with_horizon = batch(Codec::None, &[(12, Some(b"d"), None)]).with_delete_horizon(HORIZON).unwrap();
     assert_eq!(with_horizon.emptied().delete_horizon(), None);
+}
+
+/// sarama, aiokafka and kafka-python take the first record of whatever is a control batch, and fail if there is none.
+#[test]
+fn of_a_marker_a_hole_is_left_and_no_control_batch_without_a_record() {
+    for outcome in [TxnOutcome::Commit, TxnOutcome::Abort] {
+        let end = EndMarker { outcome, coordinator_epoch: CoordinatorEpoch(3) };
+        let marker = Marker { producer: ProducerId(7), epoch: ProducerEpoch(2), raised: true, end };
+        let mut whole = Batch::of_marker(&marker, TimestampMs(10));
+        whole.place(Offset(100), LeaderEpoch(6));
+        for batch in [whole.emptied(), whole.with_delete_horizon(HORIZON).unwrap().emptied()] {
+            assert_eq!((batch.is_control(), batch.producer(), batch.delete_horizon()), (false, None, None));
+            assert_eq!(
+                (batch.base_offset(), batch.end_offset(), batch.leader_epoch()),
+                (Offset(100), Offset(101), LeaderEpoch(6))
+            );
+            assert_eq!((batch.record_count(), batch.verify_crc(), batch.emptied()), (0, Ok(()), batch.clone()));
+        }
+    }
 }
 
 #[test]
