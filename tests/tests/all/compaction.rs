@@ -236,6 +236,38 @@ async fn a_producer_goes_on_where_it_was_when_none_of_its_records_is_left_also_a
     pond.stop().await;
 }
 
+/// Rule P5: the segment that takes the place of all is where uploads and starts go on from.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_many_segments_became_one_goes_on_also_after_a_restart() {
+    let (dir, objects) = (folder(), memory());
+    let mut pond = Pond::start(dir.path(), &objects).await;
+    pond.create(&[("cleanup.policy", "delete")]).await;
+    let stamp = |base_sequence| ProducerStamp { id: ProducerId(70), epoch: ProducerEpoch(0), base_sequence };
+    // So many that most are named in rolled manifests.
+    for nth in 0..60 {
+        let written = pond.write_as(stamp(nth), &[&format!("k{nth}")], "first").await;
+        assert_eq!(written.map_err(|error| error.code), Ok(Offset(nth as u64)));
+        pond.flush().await;
+    }
+    pond.set("cleanup.policy", "compact").await;
+    let written = async { while metric(pond.broker.http(), "millpond_compaction_written_bytes_total").await == 0.0 {} };
+    timeout(PATIENCE, written).await.expect("they are written as one");
+    for restarted in [false, true] {
+        if restarted {
+            pond.stop().await;
+            pond = Pond::start(dir.path(), &objects).await;
+        }
+        assert_eq!(pond.read(Offset(0), IsolationLevel::ReadUncommitted).await.len(), 60 + usize::from(restarted));
+        let (sequence, again) = if restarted { (61, 60) } else { (60, 59) };
+        let repeated = pond.write_as(stamp(again), &[&format!("k{again}")], "first").await;
+        assert_eq!(repeated.map_err(|error| error.code), Ok(Offset(again as u64)), "its producer is known");
+        let written = pond.write_as(stamp(sequence), &[&format!("k{sequence}")], "first").await;
+        assert_eq!(written.map_err(|error| error.code), Ok(Offset(sequence as u64)));
+        pond.flush().await;
+    }
+    pond.stop().await;
+}
+
 /// Case C2: a topic that is emptied by tombstones ends up without records, and tells where it ends all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tombstones_go_once_their_time_is_over_and_the_end_of_the_log_stays() {
