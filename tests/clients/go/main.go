@@ -1,8 +1,8 @@
 // Clients in Go, one promise a run: two members of a group share, one leaves, the other goes on where it was; records come back as they were
-// sent; topics are looked after; transactions are seen whole or not at all.
+// sent; topics are looked after; transactions are seen whole or not at all; a compacted log is read.
 //
-// groups franz|sarama HOST:PORT [records|topics|static|transactions|cooperative|fleet], for franz also consumer. Ends 0 only if that held, and
-// says so in one line.
+// groups franz|sarama HOST:PORT [records|topics|compacted|static|transactions|cooperative|fleet], for franz also consumer. Ends 0 only if that
+// held, and says so in one line.
 package main
 
 import (
@@ -235,6 +235,7 @@ func main() {
 		rounder
 		transactor
 		fleetClient
+		follower
 	}
 	var refusal refusals
 	var err error
@@ -271,6 +272,8 @@ func main() {
 	case "topics":
 		topicsHold(ctx, chosen, refusal)
 		fmt.Println("topics hold")
+	case "compacted":
+		compactedHolds(ctx, chosen)
 	default:
 		fail(fmt.Errorf("no promise %q", promise))
 	}

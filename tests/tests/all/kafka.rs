@@ -5,6 +5,7 @@ mod admin;
 mod apache;
 mod broker_settings;
 mod cluster;
+mod compacted;
 mod epochs;
 mod failover;
 mod groups;

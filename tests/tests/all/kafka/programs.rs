@@ -143,7 +143,7 @@ impl Client {
 }
 
 /// Runs a command to its end, which is a good one.
-async fn output(mut command: Command, input: &[u8]) -> Output {
+pub(crate) async fn output(mut command: Command, input: &[u8]) -> Output {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = piped.spawn().expect("the tool was found");
     let mut stdin = child.stdin.take().expect("piped");
