@@ -216,6 +216,7 @@ fn followers(bootstrap: &str) -> Result<Vec<(&'static str, Command)>, String> {
     Ok(vec![
         ("franz-go", Program::Go.command(bootstrap, &["franz", "@", "compacted"])?),
         ("sarama", Program::Go.command(bootstrap, &["sarama", "@", "compacted"])?),
+        ("kafkajs", Program::KafkaJs("compacted.js").command(bootstrap, &["@", TOPIC])?),
     ])
 }
 
