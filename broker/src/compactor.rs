@@ -114,7 +114,11 @@ impl Compactor {
     /// A pass over each partition that is due.
     async fn round(&mut self) {
         let compactable = self.compactable().await;
-        self.looks.retain(|partition, _| compactable.iter().any(|one| one.partition == *partition));
+        let now = clock::monotonic();
+        // What pauses does so however often it is not listed meanwhile.
+        self.looks.retain(|partition, look| {
+            look.not_before > now || compactable.iter().any(|one| one.partition == *partition)
+        });
         for one in compactable {
             if !self.looks_at(&one) {
                 continue;
@@ -125,8 +129,8 @@ impl Compactor {
             if let Some(look) = self.looks.get_mut(&one.partition) {
                 look.not_before = now + ((now - begun) * PAUSE_FACTOR).clamp(PAUSES.0, PAUSES.1);
             }
-            let same = |other: &Compactable| other.partition == one.partition && other.root.seq == one.root.seq;
-            let moved = !self.compactable().await.iter().any(same);
+            let other = |other: &Compactable| other.partition == one.partition && other.root.seq != one.root.seq;
+            let moved = self.compactable().await.iter().any(other);
             if !error.is_expected(moved) {
                 self.meters.errors.add(1, &[]);
                 let (partition, reason) = (one.partition, crate::refusals::storage_error(&error).message);

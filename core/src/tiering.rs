@@ -303,6 +303,13 @@ impl Tiering {
         self.office.is_some() && matches!(self.step, Step::Idle) && self.backoff.over(now_ms)
     }
 
+    /// Whether the root is as it stands, as far as a leader may know: no other has changed it unseen, and no change of it is in doubt (rules K5,
+    /// T8). One may be under way.
+    #[must_use]
+    pub fn knows_root(&self) -> bool {
+        self.office.is_some() && !matches!(self.step, Step::Stale | Step::Unsettled(_))
+    }
+
     /// The change that moves the log start (rule C1) as far as `dropped` says, which is what the manifest says leaves it then. A bundle that
     /// loses a segment may hold others': only the collector, which reads all manifests, deletes it.
     ///

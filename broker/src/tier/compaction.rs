@@ -73,11 +73,10 @@ enum Progress {
 
 impl Tierer {
     pub(super) fn compactable(&self) -> Vec<Compactable> {
-        let (now, now_ms) = (clock::wall(), self.now_ms());
+        let now = clock::wall();
         let due = |(partition, led): (&PartitionId, &super::Partition)| {
             let rule = CompactionRule::of(&led.config)?;
-            // While the root is to be read again it may be an old one (rule T8).
-            let epoch = led.tiering.office().filter(|_| led.tiering.may_change(now_ms))?;
+            let epoch = led.tiering.office().filter(|_| led.tiering.knows_root())?;
             let root = Arc::clone(led.tiering.root());
             rule.may_be_due(&root, now).then_some(Compactable { partition: *partition, epoch, rule, root })
         };
@@ -117,9 +116,10 @@ impl Tierer {
         if CompactionRule::of(&led.config).is_none() {
             return Err(StepRefused::NotCompacted);
         }
-        if !led.tiering.may_change(now_ms) {
+        if !led.tiering.knows_root() {
             return Ok(Progress::Waits);
         }
+        let may_change = led.tiering.may_change(now_ms);
         let root = Arc::clone(led.tiering.root());
         let changed = match change {
             CompactionChange::AfterPass(compacted) if root.compacted == *compacted => return Ok(Progress::Taken),
@@ -127,6 +127,7 @@ impl Tierer {
             CompactionChange::AfterPass(compacted) if compacted.end < root.compacted.end => {
                 return Err(SwapConflict.into());
             }
+            CompactionChange::AfterPass(_) if !may_change => return Ok(Progress::Waits),
             CompactionChange::AfterPass(compacted) => self.led(*partition).after_pass(*compacted),
             CompactionChange::Swap(swap) => {
                 let mut view = ManifestView::new(ManifestRoot::clone(&root));
@@ -134,6 +135,9 @@ impl Tierer {
                 let there = self.tiered.ask(&mut view, |view| view.segments(covered.clone())).await;
                 if there.map_err(CommitError::Manifest)? == std::slice::from_ref(swap.output()) {
                     return Ok(Progress::Taken);
+                }
+                if !may_change {
+                    return Ok(Progress::Waits);
                 }
                 let gc_epoch = self.committer.gc_epoch();
                 let plan = self.tiered.ask(&mut view, |view| view.swap(swap, *epoch, gc_epoch, rand::random)).await;

@@ -11,8 +11,9 @@ use std::ops::Range;
 /// Bytes of segments that are rewritten together: enough that requests cost little, few enough to hold in memory twice.
 pub const SWAP_BYTES_TARGET: u64 = 32 << 20;
 
-/// Most segments that are rewritten together: with the manifests that name them they fit the drop log of one change (rule G2).
-pub const SWAP_INPUTS_MAX: usize = 100;
+/// Most segments that are rewritten together. Each may be alone in rolled manifests of three levels, and with all of these it fits the drop
+/// log of one change (rule G2).
+pub const SWAP_INPUTS_MAX: usize = 64;
 
 /// Most leader epochs in what is rewritten together, unless it is one segment: an entry names them all, and a root stays small.
 const SWAP_EPOCHS_MAX: usize = 200;
@@ -260,7 +261,7 @@ mod tests {
         let half = SWAP_BYTES_TARGET / 2;
         assert_eq!(groups(&segments(&[half, half, 1, 3 * half, 1, 1]), RULE), [0..2, 2..3, 3..4, 4..6]);
         let many = groups(&segments(&[1; 250]), RULE);
-        assert_eq!(many, [0..100, 100..200, 200..250]);
+        assert_eq!(many, [0..64, 64..128, 128..192, 192..250]);
         assert!(groups(&[], RULE).is_empty());
         let mut led_by_many = segments(&[1; 4]);
         let epochs =

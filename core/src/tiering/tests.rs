@@ -241,6 +241,10 @@ fn a_swap_is_one_change_at_a_time_and_moves_no_end() {
     assert_eq!(change.dropped, inputs.iter().map(|input| input.object).collect::<Vec<_>>());
     assert_eq!((change.root.tiered_end, change.root.rewritten_end), (Offset(9), Offset(9)));
     assert!(!tiering.may_change(0) && offered(&tiering, 0, &visible(12)).is_none(), "rule C3");
+    assert!(tiering.knows_root(), "one is under way, and none in doubt");
+    assert_eq!(tiering.settled(change, Outcome::Unknown, 0, 0.0), Settled::Open);
+    assert!(!tiering.knows_root(), "rule K5");
+    let change = tiering.unsettled(9999).expect("the pause is over");
     let settled = tiering.settled(change, Outcome::Committed(72), 0, 0.0);
     assert!(matches!(settled, Settled::Announce(root) if root.entries() == [output]));
     assert!(planned(&tiering, EPOCH).is_err(), "rule C3: the inputs are gone");
