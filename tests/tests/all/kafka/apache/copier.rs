@@ -17,9 +17,12 @@ const RECORDS: usize = 3000;
 fn copier(archives: &Path, cluster: &Cluster) -> Running {
     let from =
         ["--input-topic", "in", "--input-partition", "0", "--output-topic", "out", "--consumer-group", "copiers"];
+    // One that is killed may leave offsets in an open transaction. Its successor waits for these before it does anything else, and gives up
+    // after a minute, which is also how long a transaction may take by default.
+    let timeout = ["--transaction-timeout", "15000"];
     let how = ["--transaction-size", "50", "--transactional-id", "copier", "--enable-random-aborts"];
     let at = ["--use-group-metadata", "--broker-list", &cluster.bootstrap];
-    Running::start(archives, COPIER, &[&from[..], &how, &at].concat())
+    Running::start(archives, COPIER, &[&from[..], &how, &timeout, &at].concat())
 }
 
 /// Waits until it has copied something and has not more left than that.
