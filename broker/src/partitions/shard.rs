@@ -313,10 +313,12 @@ impl Shard {
 
     fn on_verified(&mut self, partition: PartitionId, verified: Verified, refused: Option<ApiError>) {
         let Some(slot) = self.slots.get_mut(&partition) else { return };
-        let waited = slot.unverified.take(&verified);
+        let mut waited = slot.unverified.take(&verified);
         if let Some(refused) = refused {
             return self.to_answer.extend(waited.into_iter().map(|produce| (produce.reply, Err(refused.clone()))));
         }
+        // What a transfer holds back came later, and stays behind.
+        waited.append(&mut slot.held);
         self.step(partition, Input::Verified(verified));
         waited.into_iter().for_each(|produce| self.on_produce(produce));
     }

@@ -7,21 +7,29 @@ use millpond_core::replica::{VerificationToken, Verified};
 use millpond_log::{ProducerEpoch, ProducerId};
 use std::collections::BTreeMap;
 
-/// What one answer of a coordinator is to.
-type Question = (ProducerId, ProducerEpoch, VerificationToken);
-
 /// The batches of one partition that wait.
 #[derive(Default)]
 pub(super) struct Waiting {
-    produces: BTreeMap<Question, Vec<Produce>>,
+    queues: BTreeMap<(ProducerId, ProducerEpoch), Queue>,
+}
+
+/// What waits of one instance of a producer, in the order in which it came, whatever was asked when it did.
+struct Queue {
+    /// The newest question: an older one is about what was before something that happened here since.
+    asked: VerificationToken,
+    produces: Vec<Produce>,
 }
 
 impl Waiting {
-    /// Keeps a batch behind those that wait for the same answer; true if it is the first of them, so that somebody has to ask.
+    /// Keeps a batch behind those of its producer that wait; true if nobody has asked yet what it waits for. They wait for it as well, and
+    /// go first.
     pub(super) fn keep(&mut self, asked: &Verified, produce: Produce) -> bool {
-        let waiting = self.produces.entry(question(asked)).or_default();
-        waiting.push(produce);
-        waiting.len() == 1
+        let Some(queue) = self.queues.get_mut(&instance(asked)) else {
+            self.queues.insert(instance(asked), Queue { asked: asked.verification, produces: vec![produce] });
+            return true;
+        };
+        queue.produces.push(produce);
+        std::mem::replace(&mut queue.asked, asked.verification) != asked.verification
     }
 
     /// Gives back what the end of a transaction leaves of a producer that keeps its epoch: what came before the marker was no part of what
@@ -30,16 +38,22 @@ impl Waiting {
         let keeps_epoch = |produce: &mut Produce| {
             produce.transaction.as_ref().is_some_and(|transaction| !transaction.epoch_per_transaction)
         };
-        let of_producer = self.produces.iter_mut().filter(|((id, ..), _)| *id == producer);
-        of_producer.flat_map(|(_, waiting)| waiting.extract_if(.., keeps_epoch)).collect()
+        let of_producer = self.queues.iter_mut().filter(|((id, _), _)| *id == producer);
+        let ended = of_producer.flat_map(|(_, queue)| queue.produces.extract_if(.., keeps_epoch)).collect();
+        self.queues.retain(|_, queue| !queue.produces.is_empty());
+        ended
     }
 
-    /// Gives back what waited for this answer, in order.
+    /// Gives back what waited for this answer, in order: nothing if another question was asked since.
     pub(super) fn take(&mut self, answered: &Verified) -> Vec<Produce> {
-        self.produces.remove(&question(answered)).unwrap_or_default()
+        let instance = instance(answered);
+        if self.queues.get(&instance).is_none_or(|queue| queue.asked != answered.verification) {
+            return Vec::new();
+        }
+        self.queues.remove(&instance).map(|queue| queue.produces).unwrap_or_default()
     }
 }
 
-fn question(of: &Verified) -> Question {
-    (of.producer, of.epoch, of.verification)
+fn instance(of: &Verified) -> (ProducerId, ProducerEpoch) {
+    (of.producer, of.epoch)
 }

@@ -1,7 +1,7 @@
 //! What waits until a coordinator has said which transaction it belongs to (rule X3), in a real shard. The coordinator is the test.
 
 use super::harness::*;
-use crate::api::InTransaction;
+use crate::api::{ApiError, InTransaction};
 use crate::partitions::messages::{ShardMsg, Verify};
 use millpond_core::replica::{Acks, Input, Live, Transfer};
 use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
@@ -89,6 +89,91 @@ async fn what_waits_for_a_transfer_is_no_part_of_a_transaction_after_the_next_ma
     assert_eq!(answer(held).await, Err(ErrorCode::TransactionAbortable));
     assert_eq!(answer(ended).await, Ok(Offset(1)));
     assert_eq!(node.log(partition).await.len(), 2, "a batch and the marker");
+    node.end().await;
+    heir.end().await;
+}
+
+/// A client whose transactions have an epoch each.
+fn newer() -> Option<InTransaction> {
+    Some(InTransaction { id: "newer".into(), epoch_per_transaction: true, hung_up: CancellationToken::new() })
+}
+
+/// The marker of the transaction before, whose end was decided when the client was told its epoch.
+fn marker_before() -> Marker {
+    let end = EndMarker { outcome: TxnOutcome::Commit, coordinator_epoch: CoordinatorEpoch(1) };
+    Marker { producer: ProducerId(7), epoch: ProducerEpoch(0), raised: true, end }
+}
+
+/// Rule X3: what came to be known of the producer voids what was asked, and so the next batch asks anew. The batch before it, which waits
+/// for the older answer, is appended first all the same: refused as out of order, the later one would end its client, which had an
+/// acknowledgement of the earlier one when it heard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_a_producer_are_appended_in_order_though_a_marker_comes_while_they_wait() {
+    let store = store().await;
+    let mut node = Node::start(1, &store).await;
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node], 1, &[&node], 1);
+    let first = node.produce_in(newer(), partition, transactional(0), Acks::All);
+    let before = asked(&mut node).await;
+    assert_eq!(answer(node.end_transaction(partition, marker_before())).await, Ok(Offset(0)));
+    let second = node.produce_in(newer(), partition, transactional(1), Acks::All);
+    let after = asked(&mut node).await;
+    assert_ne!(before.verified.verification, after.verified.verification);
+    confirm(&node, &before);
+    confirm(&node, &after);
+    assert_eq!(answer(first).await, Ok(Offset(1)));
+    assert_eq!(answer(second).await, Ok(Offset(2)));
+    node.end().await;
+}
+
+/// Rule X3: as above, where the answer to what was asked first comes before anybody asks again, is a refusal, or never comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_wait_go_by_the_newest_question_whatever_becomes_of_an_older_one() {
+    let store = store().await;
+    let mut node = Node::start(1, &store).await;
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node], 1, &[&node], 1);
+    let first = node.produce_in(newer(), partition, transactional(0), Acks::All);
+    let before = asked(&mut node).await;
+    assert_eq!(answer(node.end_transaction(partition, marker_before())).await, Ok(Offset(0)));
+    // Nobody asked since: the batch is looked at again, and asks itself.
+    confirm(&node, &before);
+    let again = asked(&mut node).await;
+    let known_again =
+        Marker { end: EndMarker { coordinator_epoch: CoordinatorEpoch(2), ..marker_before().end }, ..marker_before() };
+    assert_eq!(answer(node.end_transaction(partition, known_again)).await, Ok(Offset(1)));
+    let second = node.produce_in(newer(), partition, transactional(1), Acks::All);
+    let after = asked(&mut node).await;
+    let refused = Some(ApiError::new(ErrorCode::NotEnoughReplicas, "the coordinator moved"));
+    node.tell(partition, ShardMsg::Verified { partition, verified: again.verified, refused });
+    confirm(&node, &after);
+    assert_eq!(answer(first).await, Ok(Offset(2)));
+    assert_eq!(answer(second).await, Ok(Offset(3)));
+    node.end().await;
+}
+
+/// Rules X3, E9: what waits for a coordinator came before what a transfer of leadership holds back.
+#[tokio::test]
+async fn batches_of_a_producer_are_appended_in_order_though_a_transfer_begins_while_they_wait() {
+    let store = store().await;
+    let (mut node, heir) = (Node::start(1, &store).await, Node::start(2, &store).await);
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node, &heir], 2, &[&node, &heir], 1);
+    let first = node.produce_in(newer(), partition, transactional(0), Acks::Leader);
+    let before = asked(&mut node).await;
+    let _lacks = node.produce(partition, batch(100, 1), Acks::Leader);
+    let to = Live { rid: heir.peer.rid, inc: heir.peer.inc };
+    let transfer = Transfer { epoch: LeaderEpoch(1), to, within_ms: 600_000 };
+    node.tell(partition, ShardMsg::Step { partition, input: Input::Transfer(transfer) });
+    let second = node.produce_in(newer(), partition, transactional(1), Acks::Leader);
+    confirm(&node, &before);
+    // The heir is gone, and so is the transfer.
+    assign(partition, &[&node, &heir], 1, &[&node], 2);
+    assert_eq!(answer(first).await, Ok(Offset(1)));
+    assert_eq!(answer(second).await, Ok(Offset(2)));
     node.end().await;
     heir.end().await;
 }
