@@ -156,6 +156,7 @@ impl Broker {
                 .map_err(|_| timed_out("the batch was not committed in time; it may still be").in_doubt())
                 .and_then(|answer| answer.unwrap_or_else(|_| Err(stopping().in_doubt())))
                 .map_err(|error| {
+                    let error = if broker.inner.session.is_fresh() { error } else { by_a_stale_leader(error) };
                     failed(&broker.inner.metrics, &tracing::Span::current(), &error);
                     broker.naming_leader(&TopicRef::Id(topic.record.id), partition, error)
                 })?;
@@ -293,6 +294,17 @@ struct Provided {
     latest: TimestampMs,
     room: WalPermit,
     memory: OwnedSemaphorePermit,
+}
+
+/// Rules B5, P6: another may lead by now, and have taken what this one takes for missing, or for fenced. So the client asks whoever leads.
+fn by_a_stale_leader(error: ApiError) -> ApiError {
+    match error.code {
+        ErrorCode::OutOfOrderSequenceNumber
+        | ErrorCode::InvalidProducerEpoch
+        | ErrorCode::UnknownProducerId
+        | ErrorCode::InvalidTxnState => stale(ErrorCode::NotLeaderOrFollower),
+        _ => error,
+    }
 }
 
 fn failed(metrics: &Metrics, span: &tracing::Span, error: &ApiError) {

@@ -45,6 +45,21 @@ pub struct ProducerStamp {
     pub base_sequence: i32,
 }
 
+impl ProducerStamp {
+    /// What the header at the front of `bytes` says, of which nothing is checked; `None` if the batch has no producer, or no sequence.
+    #[must_use]
+    pub fn of_unchecked(bytes: &[u8]) -> Option<ProducerStamp> {
+        ProducerStamp::of_header(bytes.first_chunk()?).filter(|stamp| stamp.base_sequence >= 0)
+    }
+
+    fn of_header(head: &[u8; BATCH_HEADER_BYTES]) -> Option<ProducerStamp> {
+        let id = u64::try_from(layout::PRODUCER_ID.get(head)).ok()?;
+        let epoch = u16::try_from(layout::PRODUCER_EPOCH.get(head)).ok()?;
+        let base_sequence = layout::BASE_SEQUENCE.get(head);
+        Some(ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence })
+    }
+}
+
 /// Which clock a batch's timestamps come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimestampType {
@@ -198,10 +213,7 @@ impl Batch {
     /// Producer fields, if it has a producer id.
     #[must_use]
     pub fn producer(&self) -> Option<ProducerStamp> {
-        let id = u64::try_from(layout::PRODUCER_ID.get(&self.head)).ok()?;
-        let epoch = u16::try_from(layout::PRODUCER_EPOCH.get(&self.head)).ok()?;
-        let base_sequence = layout::BASE_SEQUENCE.get(&self.head);
-        Some(ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(epoch), base_sequence })
+        ProducerStamp::of_header(&self.head)
     }
 
     /// CRC-32C as stored.

@@ -3,7 +3,10 @@
 //! Time enters only as the append time stored with each batch, so replicas at one offset have equal state. It judges batches
 //! and remembers them; it never appends one.
 
+mod refused;
 mod snapshot;
+
+pub use refused::Refused;
 
 use crate::batch::{ProducerStamp, ProducerWrite, WriteKind};
 use crate::ids::{CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
@@ -143,6 +146,16 @@ pub enum ProducerError {
         /// Sequence that came.
         got: i32,
     },
+    /// It follows a batch that was refused, and may be the first that is known of its producer.
+    #[error("sequence {got} of producer {id} comes after {expected}, which was refused and has to be sent again first")]
+    Behind {
+        /// The producer.
+        id: ProducerId,
+        /// Base sequence that was refused.
+        expected: i32,
+        /// Sequence that came.
+        got: i32,
+    },
     /// A retry of records that were appended, but longer ago than the batches remembered.
     #[error("producer {id} repeats a batch older than the last five")]
     DuplicateUnknown {
@@ -202,7 +215,7 @@ impl ProducerError {
             ProducerError::Ended { .. } => crate::ErrorCode::UnknownProducerId,
             ProducerError::OtherTransaction { .. } => crate::ErrorCode::InvalidTxnState,
             // As a coordinator that is asked to add to it would say; every producer retries this one.
-            ProducerError::Ending { .. } => crate::ErrorCode::NotEnoughReplicas,
+            ProducerError::Ending { .. } | ProducerError::Behind { .. } => crate::ErrorCode::NotEnoughReplicas,
             ProducerError::CoordinatorFenced { .. } => crate::ErrorCode::TransactionCoordinatorFenced,
             // Rule T4 asks for a retriable error: others expire, and then there is room. Of those for which there is no room
             // yet, this is the one that every Kafka client retries; quota errors are final to some.
@@ -214,11 +227,12 @@ impl ProducerError {
 impl ProducersAt<'_> {
     /// Judges an admitted batch of `count` records (its offset span).
     ///
-    /// A producer that is not known may begin at any sequence (it may have expired), as Kafka's brokers allow. Whether records that
-    /// open a transaction belong to one is not known here (rule X3): `in_transaction` tells who has to ask.
+    /// A producer that is not known may begin at any sequence (it may have expired), as Kafka's brokers allow: `knows` and `Refused` tell
+    /// whether an earlier batch has to come first. Whether records that open a transaction belong to one is not known here (rule X3):
+    /// `in_transaction` tells who has to ask.
     ///
     /// # Errors
-    /// Each `ProducerError` but `CoordinatorFenced`.
+    /// Each `ProducerError` but `CoordinatorFenced` and `Behind`.
     pub fn check(&self, write: ProducerWrite, count: u32) -> Result<Verdict, ProducerError> {
         let ProducerWrite { stamp, kind } = write;
         assert!(stamp.base_sequence >= 0 && count > 0, "admission refuses batches without sequence or records");
@@ -256,6 +270,12 @@ impl ProducersAt<'_> {
         let repeated =
             raised && !opened && epoch == producer.epoch && producer.coordinator_epoch == Some(end.coordinator_epoch);
         Ok(if repeated { MarkerVerdict::Known } else { MarkerVerdict::Append })
+    }
+
+    /// Whether anything is known of who writes a batch, so that its sequence tells whether it is the next one.
+    #[must_use]
+    pub fn knows(&self, write: &ProducerWrite) -> bool {
+        self.get(Writer::of(write)).is_some()
     }
 
     /// Whether this instance of a producer has a transaction open here: its records need no verification (rule X3).
@@ -516,6 +536,12 @@ const SEQUENCES: u32 = 1 << 31;
 /// The sequence number `count` after `sequence`.
 fn advance(sequence: i32, count: u32) -> i32 {
     (sequence.cast_unsigned().wrapping_add(count) % SEQUENCES).cast_signed()
+}
+
+/// Whether one sequence number comes before another: they wrap, so half of them lie before each.
+#[must_use]
+pub fn precedes(one: i32, other: i32) -> bool {
+    (1..SEQUENCES / 2).contains(&distance(one, other))
 }
 
 /// Steps forward from one sequence number to another.

@@ -27,6 +27,7 @@ mod producers;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod properties;
 mod reassignments;
+mod refused;
 mod request;
 mod throttle;
 mod topics;

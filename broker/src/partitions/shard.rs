@@ -336,7 +336,7 @@ impl Shard {
         if first.is_some_and(|first| !open::is_open(&slot.replica, marker.producer, first)) {
             return self.to_answer.push((reply, Err(open::not_open())));
         }
-        let ended = slot.unverified.take_ended(marker.producer);
+        let ended = slot.unverified.take_ended(&marker);
         self.to_answer.extend(ended.into_iter().map(|produce| (produce.reply, Err(given_up()))));
         let token = Token(self.replies.insert(reply) as u64);
         let written_before = self.marks.len();
@@ -494,10 +494,13 @@ impl Shard {
         }
         self.outputs = outputs;
         self.tell_followers(partition);
-        let waits = |slot: &Slot| !slot.held.is_empty() && slot.replica.hands_over_to().is_none();
-        if self.slots.get(&partition).is_some_and(waits) {
+        let Some(slot) = self.slots.get_mut(&partition) else { return };
+        if !slot.held.is_empty() && slot.replica.hands_over_to().is_none() {
             self.to_release.push(partition);
         }
+        let office = slot.replica.leading().map(|(record, _)| record.epoch);
+        let deposed = slot.unverified.take_deposed(office);
+        self.to_answer.extend(deposed.into_iter().map(|produce| (produce.reply, Err(not_leader()))));
     }
 
     /// What a leader says beside its batches, and where its log ends, is told to the links whenever it moved.

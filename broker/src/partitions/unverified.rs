@@ -4,7 +4,8 @@
 
 use super::messages::Produce;
 use millpond_core::replica::{VerificationToken, Verified};
-use millpond_log::{ProducerEpoch, ProducerId};
+use millpond_log::transactions::Marker;
+use millpond_log::{LeaderEpoch, ProducerEpoch, ProducerId};
 use std::collections::BTreeMap;
 
 /// The batches of one partition that wait.
@@ -33,15 +34,23 @@ impl Waiting {
     }
 
     /// Gives back what the end of a transaction leaves of a producer that keeps its epoch: what came before the marker was no part of what
-    /// comes behind it.
-    pub(super) fn take_ended(&mut self, producer: ProducerId) -> Vec<Produce> {
+    /// comes behind it. One of a newer epoch was: the marker is late.
+    pub(super) fn take_ended(&mut self, marker: &Marker) -> Vec<Produce> {
         let keeps_epoch = |produce: &mut Produce| {
             produce.transaction.as_ref().is_some_and(|transaction| !transaction.epoch_per_transaction)
         };
-        let of_producer = self.queues.iter_mut().filter(|((id, _), _)| *id == producer);
-        let ended = of_producer.flat_map(|(_, queue)| queue.produces.extract_if(.., keeps_epoch)).collect();
+        let ended_by = (marker.producer, ProducerEpoch(0))..=(marker.producer, marker.epoch);
+        let queues = self.queues.range_mut(ended_by);
+        let ended = queues.flat_map(|(_, queue)| queue.produces.extract_if(.., keeps_epoch)).collect();
         self.queues.retain(|_, queue| !queue.produces.is_empty());
         ended
+    }
+
+    /// Gives back what was asked about by an office that is over, now that this one has begun, or none: what came to this log since then may
+    /// have ended its transaction.
+    pub(super) fn take_deposed(&mut self, office: Option<LeaderEpoch>) -> Vec<Produce> {
+        let deposed = self.queues.extract_if(.., |_, queue| Some(queue.asked.office) != office);
+        deposed.flat_map(|(_, queue)| queue.produces).collect()
     }
 
     /// Gives back what waited for this answer, in order: nothing if another question was asked since.

@@ -8,7 +8,8 @@ use super::{
 use crate::records::PartitionRecord;
 use crate::rules::Rule;
 use millpond_log::batch::{ProducerWrite, TimestampType, WriteKind};
-use millpond_log::producers::{ProducerError, Verdict};
+use millpond_log::limits::PARTITION_PRODUCERS_MAX;
+use millpond_log::producers::{ProducerError, Refused, Verdict};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,6 +35,8 @@ pub(super) struct Leading {
     pub(super) waiting_commit: VecDeque<Waiter>,
     /// Producers whose transactions the coordinator was asked about (rule X3).
     pub(super) verifications: Verifications,
+    /// Who was refused before anything was known of it (rule P6): those that write in transactions, and the others.
+    pub(super) refused: Refused<bool>,
 }
 
 /// A transfer of leadership under way (rule E9).
@@ -124,6 +127,7 @@ impl Replica {
             waiting_durable: VecDeque::new(),
             waiting_commit: VecDeque::new(),
             verifications: Verifications::default(),
+            refused: Refused::at_most(PARTITION_PRODUCERS_MAX),
         });
         self.follow_live(now, &live, out);
         self.advance(out);
@@ -285,6 +289,8 @@ impl Replica {
         if let Err(ended @ ProducerError::Ended { .. }) = verdict {
             return Err(ended.into());
         }
+        let is_refused = lacks.is_some() || matches!(verdict, Err(ProducerError::TooMany { .. }));
+        self.keep_first(append_time, write, is_refused)?;
         if let Some(lacks) = lacks {
             return Err(lacks);
         }
@@ -297,6 +303,26 @@ impl Replica {
         }
         verdict?;
         Ok(Judged::Append)
+    }
+
+    /// Rule P6: where nothing is known of a producer, its first batch may be any. If that is refused for now, none goes before it.
+    fn keep_first(
+        &mut self,
+        append_time: TimestampMs,
+        write: ProducerWrite,
+        is_refused: bool,
+    ) -> Result<(), ProducerError> {
+        let Role::Leader(leading) = &mut self.role else { return Ok(()) };
+        let matters = is_refused || !leading.refused.is_empty();
+        if !matters || self.at_end.producers_at(append_time).knows(&write) {
+            return Ok(());
+        }
+        let transactional = write.kind == WriteKind::Transactional;
+        leading.refused.check(transactional, write.stamp)?;
+        if is_refused {
+            leading.refused.note(transactional, write.stamp);
+        }
+        Ok(())
     }
 
     /// Whether this replica may append now: what an append under `acks` is refused with for lack of replicas (rule I1), if it is.

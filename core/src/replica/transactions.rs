@@ -88,9 +88,13 @@ impl Replica {
     }
 
     /// A batch of `producer` was appended: what was verified for it is used up; after a marker or in another epoch it is void (rule X3).
+    /// And its sequence tells what is next (rule P6).
     pub(super) fn spend_verifications(&mut self, producer: ProducerId) {
         if let Role::Leader(leading) = &mut self.role {
             leading.verifications.forget(producer);
+            for transactional in [false, true] {
+                leading.refused.forget(transactional, producer);
+            }
         }
     }
 

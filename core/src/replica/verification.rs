@@ -4,6 +4,7 @@
 
 use super::{Now, VerificationToken, Verified};
 use millpond_log::batch::ProducerStamp;
+use millpond_log::producers::precedes;
 use millpond_log::{LeaderEpoch, ProducerEpoch, ProducerId};
 use std::collections::BTreeMap;
 
@@ -98,10 +99,4 @@ impl Verifications {
     pub(super) fn expire(&mut self, now: Now) {
         self.open.retain(|_, verification| now.mono_ms.saturating_sub(verification.since_ms) < VERIFICATION_MS);
     }
-}
-
-/// Whether one sequence number comes before another: they wrap, so half of them lie before each.
-fn precedes(one: i32, other: i32) -> bool {
-    let steps = other.wrapping_sub(one) & i32::MAX;
-    0 < steps && steps < 1 << 30
 }

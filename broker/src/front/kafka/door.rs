@@ -1,6 +1,7 @@
 //! From a decoded request to its handler, and from the handler's answer to a frame.
 
 use super::connection::{Outcome, Service};
+use super::refused::RefusedHere;
 use super::request::{Api, Body, Request, RequestError};
 use super::versions::ApiVersionsResponse;
 use super::wire::{Frame, ToWire, Writer};
@@ -39,6 +40,8 @@ pub(super) struct Door {
     turns: Turns,
     /// The session of its fetches.
     sessions: fetch::Sessions,
+    /// Batches that go before those that follow them.
+    refused: RefusedHere,
     /// Cancelled once nothing more is read of the connection.
     hung_up: CancellationToken,
 }
@@ -63,8 +66,8 @@ impl Envelope {
 
 impl Door {
     pub(super) fn new(broker: Broker, listener: Arc<str>, peer: SocketAddr) -> Door {
-        let (turns, sessions, hung_up) = Default::default();
-        Door { broker, listener, peer, turns, sessions, hung_up }
+        let (turns, sessions, refused, hung_up) = Default::default();
+        Door { broker, listener, peer, turns, sessions, refused, hung_up }
     }
 
     /// Who asks, as groups note it of their members.
@@ -85,7 +88,8 @@ impl Door {
         // No catch-all: a request in the table without a handler does not build.
         match body {
             Body::Produce(request) => {
-                let settled = produce::begin(&broker, &listener, &self.hung_up, version, bytes, request).await;
+                let connection = produce::Connection { hung_up: &self.hung_up, refused: &self.refused };
+                let settled = produce::begin(&broker, &listener, connection, version, bytes, request).await;
                 let outcome = move |settled: Result<Option<produce::ProduceResponse>, ApiError>| match settled {
                     Ok(Some(answer)) => Outcome::Answer(envelope.seal(&answer)),
                     Ok(None) => Outcome::Silence,

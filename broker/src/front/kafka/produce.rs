@@ -1,6 +1,7 @@
 //! Produce: one batch for each of some partitions; each succeeds or fails alone (case P1).
 
 use super::leaders::{LeaderIdAndEpoch, Leaders, NodeEndpoint};
+use super::refused::RefusedHere;
 use super::throttle::throttle_ms;
 use super::transactions::told;
 use super::wire::{requests, responses};
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use millpond_log::ErrorCode;
+use millpond_log::batch::ProducerStamp;
 use millpond_log::codec::Codec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +88,14 @@ responses! {
     }
 }
 
+/// What a produce has of the connection that it came by.
+#[derive(Clone, Copy)]
+pub(super) struct Connection<'a> {
+    /// Cancelled once nothing more is read of it.
+    pub(super) hung_up: &'a CancellationToken,
+    pub(super) refused: &'a RefusedHere,
+}
+
 /// Puts every batch in the queue of its partition, in the order of the request, and returns what waits for their commits. They share a frame of
 /// `frame_bytes`.
 ///
@@ -94,7 +104,7 @@ responses! {
 pub(super) async fn begin(
     broker: &Broker,
     listener: &Arc<str>,
-    hung_up: &CancellationToken,
+    Connection { hung_up, refused }: Connection<'_>,
     version: i16,
     frame_bytes: usize,
     request: ProduceRequest,
@@ -112,28 +122,40 @@ pub(super) async fn begin(
     for topic in request.topics {
         let mut waits = Vec::with_capacity(topic.partitions.len());
         for ProducePartition { index, records } in topic.partitions {
-            let wait = match &terms {
+            let stamp = ProducerStamp::of_unchecked(records.as_deref().unwrap_or_default());
+            let in_turn = refused.check(&topic.name, index, stamp);
+            let wait = match terms.clone().and_then(|acks| in_turn.map(|()| acks)) {
                 Ok(_) if version < ZSTD_SINCE && is_zstd(records.as_ref()) => Err(too_old_for_zstd()),
                 Ok(acks) => {
                     let records = (records, frame_bytes);
-                    admit(broker, &topic.name, index, records, transaction.clone(), *acks, timeout).await
+                    admit(broker, &topic.name, index, records, transaction.clone(), acks, timeout).await
                 }
-                Err(refused) => Err(refused.clone()),
+                Err(refused) => Err(refused),
             };
             // The client's patience is for the whole request: once memory stayed full for all of it, the rest does not wait.
             if wait.as_ref().is_err_and(|error| error.code == ErrorCode::RequestTimedOut) {
                 timeout = Duration::ZERO;
             }
+            refused.note(&topic.name, index, stamp, &wait);
             waits.push(async move {
                 let result = match wait {
                     Ok(committed) => committed.await,
                     Err(error) => Err(error),
                 };
-                (index, result)
+                (index, stamp, result)
             });
         }
-        let name = topic.name;
-        topics.push(async move { (name, join_all(waits).await) });
+        let (name, refused) = (topic.name, refused.clone());
+        topics.push(async move {
+            let mut results = Vec::with_capacity(waits.len());
+            for (index, stamp, result) in join_all(waits).await {
+                if result.is_err() {
+                    refused.note(&name, index, stamp, &result);
+                }
+                results.push((index, result));
+            }
+            (name, results)
+        });
     }
     async move {
         let settled = join_all(topics).await;

@@ -177,3 +177,51 @@ async fn batches_of_a_producer_are_appended_in_order_though_a_transfer_begins_wh
     node.end().await;
     heir.end().await;
 }
+
+/// Rule X3: what waits while its leader is deposed is answered at once, and is no part of what begins when the same broker leads again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_coordinator_is_told_when_its_leader_is_deposed() {
+    let store = store().await;
+    let (mut node, other) = (Node::start(1, &store).await, Node::start(2, &store).await);
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node], 1, &[&node], 1);
+    let first = node.produce_in(newer(), partition, transactional(0), Acks::All);
+    let before = asked(&mut node).await;
+    assign_in(LeaderEpoch(2), partition, &[&other, &node], 2, &[&node], 2);
+    assert_eq!(answer(first).await, Err(ErrorCode::NotLeaderOrFollower));
+    // Nobody waits for this any more.
+    confirm(&node, &before);
+    assign_in(LeaderEpoch(3), partition, &[&node], 1, &[&node], 3);
+    let again = node.produce_in(newer(), partition, transactional(0), Acks::All);
+    let after = asked(&mut node).await;
+    confirm(&node, &after);
+    assert_eq!(answer(again).await, Ok(Offset(0)));
+    node.end().await;
+    other.end().await;
+}
+
+/// Rules X3, X5: a marker that comes late ends nothing of what a later instance of its producer has begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_marker_of_an_older_epoch_drops_nothing_that_waits() {
+    let store = store().await;
+    let mut node = Node::start(1, &store).await;
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node], 1, &[&node], 1);
+    let keeps_epoch =
+        InTransaction { id: "older".into(), epoch_per_transaction: false, hung_up: CancellationToken::new() };
+    let stamp = ProducerStamp { id: ProducerId(7), epoch: ProducerEpoch(2), base_sequence: 0 };
+    let mut builder = BatchBuilder::new(Codec::None).producer(stamp).transactional();
+    builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: Some(b"v"), headers: &[] });
+    let waits = node.produce_in(Some(keeps_epoch), partition, builder.build(), Acks::All);
+    let before = asked(&mut node).await;
+    let late = Marker { epoch: ProducerEpoch(1), ..marker_before() };
+    assert_eq!(answer(node.end_transaction(partition, late)).await, Ok(Offset(0)));
+    // It voids the question, as every marker does.
+    confirm(&node, &before);
+    let after = asked(&mut node).await;
+    confirm(&node, &after);
+    assert_eq!(answer(waits).await, Ok(Offset(1)));
+    node.end().await;
+}

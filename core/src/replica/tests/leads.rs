@@ -68,6 +68,21 @@ fn a_batch_that_is_in_the_log_is_never_refused_for_lack_of_replicas() {
     assert_eq!(seen.answers, [(1, Ok(0)), (2, Ok(0))]);
 }
 
+/// Rule P6: of a producer that is not known any batch may be the first. Acknowledged before the one that was refused, a later one would be taken
+/// by some clients for an acknowledgement of both.
+#[test]
+fn the_first_batch_of_a_producer_that_is_refused_for_now_goes_before_those_that_follow_it() {
+    let mut leader = leader_of_three();
+    leader.step(Input::Assigned(assigned(2, 1, &[ME], 2, &[ME])));
+    let not_enough = |token| vec![(token, Err(ErrorCode::NotEnoughReplicas))];
+    assert_eq!(leader.produce(1, batch(2, stamp(0, 4)), Acks::All).answers, not_enough(1), "rule I1");
+    leader.step(Input::Assigned(assigned(3, 1, &[ME, PEER], 2, &[ME, PEER])));
+    assert_eq!(leader.produce(2, batch(1, stamp(0, 6)), Acks::All).answers, not_enough(2), "rule P6");
+    assert_eq!(leader.produce(3, batch(1, None), Acks::All).appended, [(0, 100)], "another producer");
+    assert_eq!(leader.produce(4, batch(2, stamp(0, 4)), Acks::All).appended, [(1, 100)]);
+    assert_eq!(leader.produce(5, batch(1, stamp(0, 6)), Acks::All).appended, [(3, 100)]);
+}
+
 #[test]
 fn below_min_isr_acks_all_is_refused_and_the_high_watermark_stays() {
     let mut leader = fresh();

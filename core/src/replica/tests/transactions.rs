@@ -145,6 +145,20 @@ fn a_first_batch_waits_for_its_verification_and_the_next_ones_behind_it() {
     assert_eq!(leader.produce(4, txn_batch(7, 0, 2), Acks::All).appended, [(2, 100)], "the transaction is open");
 }
 
+/// Rules X3, P6: what was refused for lack of replicas did not come to be verified, and goes first all the same.
+#[test]
+fn a_first_batch_that_is_refused_for_now_is_verified_before_those_that_follow_it() {
+    let mut leader = leader();
+    leader.step(Input::Assigned(assigned(2, 1, &[ME], 2, &[ME])));
+    let seen = leader.produce(1, txn_batch(7, 0, 4), Acks::All);
+    assert_eq!((seen.answers, seen.unverified.len()), (vec![(1, Err(ErrorCode::NotEnoughReplicas))], 0), "rule I1");
+    leader.step(Input::Assigned(assigned(3, 1, &[ME], 1, &[ME])));
+    let seen = leader.produce(2, txn_batch(7, 0, 5), Acks::All);
+    assert_eq!((seen.answers, seen.unverified.len()), (vec![(2, Err(ErrorCode::NotEnoughReplicas))], 0), "rule P6");
+    let seen = leader.produce(3, txn_batch(7, 0, 4), Acks::All);
+    assert_eq!((seen.answers.len(), seen.unverified.len()), (0, 1));
+}
+
 /// The first version's sequences go on from transaction to transaction, and wrap.
 #[test]
 fn what_waited_goes_first_also_where_sequences_wrap() {

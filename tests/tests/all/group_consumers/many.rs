@@ -46,8 +46,16 @@ struct World {
     events: Mutex<Vec<Event>>,
     processes: AtomicUsize,
     owners: watch::Sender<BTreeMap<u32, usize>>,
-    /// The longest a record of each partition was on its way, since it was looked last.
-    delays: Mutex<BTreeMap<u32, Duration>>,
+    delays: Mutex<Delays>,
+}
+
+/// How long records were on their way.
+#[derive(Default)]
+struct Delays {
+    /// Only what was written since counts: what came before waited for an owner, perhaps.
+    since: Duration,
+    /// The longest of each partition.
+    longest: BTreeMap<u32, Duration>,
 }
 
 impl World {
@@ -60,7 +68,7 @@ impl World {
         });
     }
 
-    fn delays(&self) -> MutexGuard<'_, BTreeMap<u32, Duration>> {
+    fn delays(&self) -> MutexGuard<'_, Delays> {
         self.delays.lock().expect("no panic")
     }
 
@@ -174,8 +182,10 @@ async fn consume(ear: Ear, bootstrap: String, stop: CancellationToken) {
         let delay = ear.world.begun.elapsed().saturating_sub(written);
         ear.next().insert(record.partition, record.offset.0 + 1);
         let mut delays = ear.world.delays();
-        let longest = delays.entry(record.partition).or_default();
-        *longest = delay.max(*longest);
+        if written >= delays.since {
+            let longest = delays.longest.entry(record.partition).or_default();
+            *longest = delay.max(*longest);
+        }
     }
     consumer.close().await.expect("the coordinator hears of it");
 }
@@ -207,7 +217,7 @@ struct Phase<'a> {
 
 impl<'a> Phase<'a> {
     fn begin(world: &'a World, name: &'static str) -> Phase<'a> {
-        world.delays().clear();
+        *world.delays() = Delays { since: world.begun.elapsed(), longest: BTreeMap::new() };
         let events = world.events.lock().expect("no panic").len();
         Phase { world, name, begun: Instant::now(), events, before: world.owners.borrow().clone() }
     }
@@ -218,7 +228,8 @@ impl<'a> Phase<'a> {
         let events = self.world.events.lock().expect("no panic")[self.events..].to_vec();
         let moved: BTreeSet<u32> = events.iter().map(|event| event.partition).collect();
         let delays = self.world.delays();
-        let stayed = delays.iter().filter(|(partition, _)| !moved.contains(partition)).map(|(_, delay)| *delay).max();
+        let of_others = delays.longest.iter().filter(|(partition, _)| !moved.contains(partition));
+        let stayed = of_others.map(|(_, delay)| *delay).max();
         let after = self.world.owners.borrow();
         for (partition, owner) in after.iter().filter(|(partition, _)| !moved.contains(partition)) {
             assert_eq!(self.before.get(partition), Some(owner), "what did not move has its owner");

@@ -224,6 +224,31 @@ async fn idempotent_producers_are_known_by_their_sequence() {
     assert_eq!(connection.fetch("t", 0, 0).await.high_watermark, 20);
 }
 
+/// Rule P6: nothing is known of the producer, so any batch of it could be the first. Some clients take the acknowledgement of a later one for that of
+/// all before it. What was refused is sent again as it was, or, if it was too large, in two.
+#[tokio::test]
+async fn no_batch_of_a_producer_overtakes_its_first_one_that_was_refused() {
+    let served = Served::start().await;
+    let mut connection = served.connect().await;
+    connection.create("small", 1, &[("max.message.bytes", "1024")]).await;
+    let stamp = |id, base_sequence| ProducerStamp { id: ProducerId(id), epoch: ProducerEpoch(0), base_sequence };
+    let records = |count: i64| (0..count).collect::<Vec<i64>>();
+    let mut produce = async |topic: &str, id, sequence, count| {
+        let answer = connection.produce(topic, 0, idempotent(stamp(id, sequence), &records(count))).await;
+        (answer.error_code, answer.base_offset)
+    };
+    assert_eq!(produce("small", 7, 0, 500).await, (10, -1), "MESSAGE_TOO_LARGE");
+    assert_eq!(produce("small", 7, 500, 1).await, (19, -1), "NOT_ENOUGH_REPLICAS, which every client retries");
+    assert_eq!(produce("small", 8, 500, 1).await, (0, 0), "another producer may have been forgotten");
+    assert_eq!(produce("small", 7, 0, 50).await, (0, 1));
+    assert_eq!(produce("small", 7, 50, 1).await, (0, 51));
+    assert_eq!(produce("late", 7, 0, 1).await, (3, -1), "UNKNOWN_TOPIC_OR_PARTITION");
+    served.connect().await.create("late", 1, &[]).await;
+    assert_eq!(produce("late", 7, 1, 1).await, (19, -1));
+    assert_eq!(produce("late", 7, 0, 1).await, (0, 0));
+    assert_eq!(produce("late", 7, 1, 1).await, (0, 1));
+}
+
 #[tokio::test]
 async fn limits_of_the_topic_hold_for_the_batch_as_it_came() {
     let served = Served::start().await;
