@@ -28,6 +28,7 @@ use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::messages::{ShardMsg, ShardSender};
 use crate::secret::Secret;
 use crate::session::SessionHandle;
+use crate::tls::Credentials;
 use crate::wal::Wal;
 use caller::{Caller, Dialer};
 use futures::future::join_all;
@@ -168,6 +169,7 @@ impl Peers {
         let (begin, lanes) = unbounded_channel();
         let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, asked, strangers, meter } =
             parts;
+        let tls = tls.map(Credentials::new);
         let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()), tls });
         let (meters, known, departed) = (PeerMeters::new(&meter), Mutex::default(), Mutex::default());
         let shared = Shared {
