@@ -1,10 +1,13 @@
 //! The brokers that are alive, and which of them controls, as the metadata image says. A hint: whatever is decided on it is compared again (rule K3).
 
+use crate::absent::Absences;
 use crate::api::BrokerDescription;
+use crate::clock;
 use crate::partitions::messages::{ShardMsg, ShardSender};
 use millpond_core::records::{PartitionRecord, SessionRecord};
 use millpond_core::replica::{Assignment, Input, Live};
 use millpond_log::{BrokerId, Incarnation, PartitionId, Rid};
+use millpond_metadata::kv::Revision;
 use millpond_metadata::store::Versioned;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,6 +20,7 @@ pub(crate) type Sessions = BTreeMap<BrokerId, Versioned<SessionRecord>>;
 pub(crate) struct Alive {
     sessions: Arc<RwLock<Arc<Sessions>>>,
     controller: Arc<RwLock<Option<BrokerId>>>,
+    absences: Arc<RwLock<Absences>>,
 }
 
 impl Alive {
@@ -39,6 +43,16 @@ impl Alive {
     /// Notes who acts as controller.
     pub(crate) fn set_controller(&self, controller: Option<BrokerId>) {
         *self.controller.write().unwrap_or_else(PoisonError::into_inner) = controller;
+    }
+
+    /// Notes who has no session, by the revisions of their disks' records.
+    pub(crate) fn note_absent(&self, absent: impl IntoIterator<Item = (BrokerId, Revision)>) {
+        self.absences.write().unwrap_or_else(PoisonError::into_inner).note(absent, clock::boot());
+    }
+
+    /// Whether a broker has been gone for so long, as far as this one saw it, that its replicas are made anew on others.
+    pub(crate) fn is_long_gone(&self, broker: BrokerId, disk: Revision) -> bool {
+        self.absences.read().unwrap_or_else(PoisonError::into_inner).is_long_gone(broker, disk, clock::boot())
     }
 
     /// Tells a shard of a partition's record, with the live sessions of its replicas.

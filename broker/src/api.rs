@@ -440,6 +440,15 @@ pub struct DamagedPlace {
     pub position: u64,
 }
 
+/// How a broker is given up whose disk is gone for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GiveUp {
+    /// The operator knows that its machine is gone: silence is taken for its end. What runs for all to see is refused none the less.
+    pub machine_gone: bool,
+    /// Only to say what it would come to: nothing is changed.
+    pub validate_only: bool,
+}
+
 /// What a broker that is lost was, or would be, given up with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenUp {

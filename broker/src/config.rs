@@ -130,7 +130,7 @@ pub struct InternalTls {
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// How often the door looks at the files. Calls to other brokers read them for each connection.
+    /// How often the door looks at the files. Calls to other brokers read them for each connection. Both go on with the last that could be used.
     pub reread_interval: Duration,
 }
 

@@ -285,11 +285,14 @@ impl Fleet {
         }
     }
 
-    /// Notes which disks brokers have; returns those that have another one than before.
+    /// Notes which disks brokers have, and which of these have no session; returns those that have another one than before.
     fn note_disks(&mut self) -> BTreeSet<BrokerId> {
         let disks = &self.follow.image().disks;
         let now: BTreeMap<BrokerId, WalGen> = disks.iter().map(|(id, disk)| (*id, disk.value.wal_gen)).collect();
         let before = std::mem::replace(&mut self.disks, now);
+        let sessions = &self.follow.image().sessions;
+        let absent = disks.iter().filter(|(broker, _)| !sessions.contains_key(broker));
+        self.alive().note_absent(absent.map(|(broker, disk)| (*broker, disk.revision)));
         let others = self.disks.iter().filter(|(broker, wal_gen)| before.get(broker) != Some(wal_gen));
         others.map(|(broker, _)| *broker).collect()
     }

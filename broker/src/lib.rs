@@ -2,6 +2,7 @@
 //!
 //! Floor 3. No argument parsing and no signals: the binary hands in a `Config`, the components and a shutdown.
 
+mod absent;
 mod acceptance;
 mod alive;
 pub mod api;

@@ -2,13 +2,14 @@
 //! broker does that stops: it hands its leaderships over first (rules B7, E9).
 
 use crate::alive::live_session;
-use crate::api::{ApiError, GivenUp, MoveTo, PartitionMove, TopicRef};
+use crate::api::{ApiError, GiveUp, GivenUp, MoveTo, PartitionMove, TopicRef};
 use crate::broker::{Broker, stopping};
 use crate::catalog::{Local, PartitionHandle, Topic};
 use crate::loss::{accept_command, give_up_command};
+use crate::peers::Runs;
 use crate::topics::unavailable;
 use millpond_core::controller::reassigned;
-use millpond_core::records::{DrainRecord, PartitionRecord};
+use millpond_core::records::{DiskRecord, DrainRecord, PartitionRecord};
 use millpond_core::replica::{Live, Transfer};
 use millpond_log::{BrokerId, ErrorCode, PartitionId, WalGen};
 use millpond_metadata::store::{Forgotten, Held, Outcome, RecordChange, Session, Versioned};
@@ -195,7 +196,7 @@ impl Broker {
     }
 
     async fn forget(&self, broker: BrokerId) -> Result<(), ApiError> {
-        let disk = self.disk_on_record(broker).await?;
+        let disk = self.disk_on_record(broker).await?.wal_gen;
         match self.forget_if_unnamed(broker).await? {
             None => Ok(()),
             Some(held) => Err(refused(ErrorCode::InvalidRequest, &self.why_kept(broker, disk, &held))),
@@ -203,21 +204,21 @@ impl Broker {
     }
 
     /// Puts on record that the disk of a broker that does not run is gone for good (rule B4), and forgets the broker if no partition names it.
-    /// With `validate_only` nothing is changed. Returns what names it, and what it has the last copy of.
+    /// Returns what names it, and what it has the last copy of.
     ///
     /// # Errors
-    /// `INVALID_REQUEST`: it runs, or there is no such broker.
-    pub async fn forget_lost_broker(&self, broker: BrokerId, validate_only: bool) -> Result<GivenUp, ApiError> {
-        self.counted("ForgetBroker", self.forget_lost(broker, validate_only).await)
+    /// `INVALID_REQUEST`: it runs, or may run for all that is known, or there is no such broker.
+    pub async fn forget_lost_broker(&self, broker: BrokerId, order: GiveUp) -> Result<GivenUp, ApiError> {
+        self.counted("ForgetBroker", self.forget_lost(broker, order).await)
     }
 
-    async fn forget_lost(&self, broker: BrokerId, validate_only: bool) -> Result<GivenUp, ApiError> {
-        self.disk_on_record(broker).await?;
-        self.check_that_it_does_not_run(broker).await?;
+    async fn forget_lost(&self, broker: BrokerId, order: GiveUp) -> Result<GivenUp, ApiError> {
+        let GiveUp { machine_gone, validate_only } = order;
+        self.check_that_it_does_not_run(broker, machine_gone).await?;
         let held = if validate_only {
             Some(self.inner().store.held_by(broker).await.map_err(|error| unavailable(&error))?)
         } else {
-            self.give_disk_up(broker).await?;
+            self.give_disk_up(broker, machine_gone).await?;
             self.forget_if_unnamed(broker).await?
         };
         let held = held.unwrap_or_default();
@@ -225,9 +226,9 @@ impl Broker {
         Ok(GivenUp { partitions: held.partitions.len(), last_copies })
     }
 
-    async fn disk_on_record(&self, broker: BrokerId) -> Result<WalGen, ApiError> {
+    async fn disk_on_record(&self, broker: BrokerId) -> Result<DiskRecord, ApiError> {
         let disk = self.inner().store.read_disk(broker).await.map_err(|error| unavailable(&error))?;
-        Ok(disk.ok_or_else(|| unknown(broker))?.value.wal_gen)
+        Ok(disk.ok_or_else(|| unknown(broker))?.value)
     }
 
     /// Forgets a broker that no partition names. Returns what names it, if anything does.
@@ -278,26 +279,34 @@ impl Broker {
     }
 
     /// Refuses what would void what a broker still acknowledges: it has a session; or it has none, being cut off from the metadata, and yet
-    /// proves to this broker that it runs.
-    async fn check_that_it_does_not_run(&self, broker: BrokerId) -> Result<(), ApiError> {
+    /// proves to this broker that it runs. Nor is silence taken for its end, but where an operator knows that its machine is gone.
+    async fn check_that_it_does_not_run(&self, broker: BrokerId, machine_gone: bool) -> Result<(), ApiError> {
+        let disk = self.disk_on_record(broker).await?;
         let sessions = self.inner().store.sessions().await.map_err(|error| unavailable(&error))?;
         if sessions.contains_key(&broker) {
             return Err(refused(ErrorCode::InvalidRequest, &runs(broker)));
         }
-        match self.inner().peers.runs_at(broker).await {
-            None => Ok(()),
-            Some(address) => Err(refused(
-                ErrorCode::InvalidRequest,
-                &format!(
-                    "broker {broker} runs, cut off from the metadata, and answers at `{address}`: what it acknowledges would be \
-                     lost; stop it first"
-                ),
-            )),
-        }
+        let why = match self.inner().peers.runs(broker, disk.internal).await {
+            Runs::No => return Ok(()),
+            Runs::Unknown { reason } if machine_gone => {
+                tracing::warn!(%broker, reason, "not known whether a broker runs; an operator says that its machine is gone");
+                return Ok(());
+            }
+            Runs::At { address } => format!(
+                "broker {broker} runs, cut off from the metadata, and answers at `{address}`: what it acknowledges would be \
+                 lost; stop it first"
+            ),
+            Runs::Unknown { reason } => format!(
+                "not known whether broker {broker} runs: {reason}; if it does, what it acknowledges would be lost; stop it first, \
+                 or, if its machine is gone for good, say so with `{} --machine-gone`",
+                give_up_command(broker)
+            ),
+        };
+        Err(refused(ErrorCode::InvalidRequest, &why))
     }
 
     /// Puts on record that a broker's disk is gone for good.
-    async fn give_disk_up(&self, broker: BrokerId) -> Result<(), ApiError> {
+    async fn give_disk_up(&self, broker: BrokerId, machine_gone: bool) -> Result<(), ApiError> {
         let (session, store) = (self.session()?, &self.inner().store);
         loop {
             match store.give_disk_up(&session, broker).await.map_err(|error| unavailable(&error))? {
@@ -309,7 +318,7 @@ impl Broker {
                 Outcome::Conflict | Outcome::Unknown => tokio::time::sleep(LOOK).await,
             }
             // It may have come back meanwhile.
-            self.check_that_it_does_not_run(broker).await?;
+            self.check_that_it_does_not_run(broker, machine_gone).await?;
         }
     }
 

@@ -169,7 +169,8 @@ impl Registrar {
         if registration.noted == Some(durable) {
             return Ok(true);
         }
-        match self.store.refresh_broker(&registration.session, registration.disk, durable).await {
+        let internal = self.record.internal.as_deref();
+        match self.store.refresh_broker(&registration.session, registration.disk, durable, internal).await {
             Ok(Outcome::Committed { revision }) => (registration.disk, registration.noted) = (revision, Some(durable)),
             Ok(Outcome::Fenced) => return Ok(false),
             Ok(Outcome::Conflict) => {

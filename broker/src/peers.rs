@@ -28,8 +28,9 @@ use crate::partitions::links::{LinkMsg, Links};
 use crate::partitions::messages::{ShardMsg, ShardSender};
 use crate::secret::Secret;
 use crate::session::SessionHandle;
+use crate::tls::Credentials;
 use crate::wal::Wal;
-use caller::{Caller, Dialer};
+use caller::{CallError, Caller, Dialer};
 use futures::future::join_all;
 use lane::Lane;
 use meters::PeerMeters;
@@ -73,6 +74,17 @@ impl Peer {
             address: session.value.internal.clone(),
         }
     }
+}
+
+/// What is known of whether a broker without a session runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Runs {
+    /// It has proven itself there.
+    At { address: String },
+    /// Its port refuses connections wherever it is known to have been: its process is gone (rule E1a).
+    No,
+    /// Anything else: silence proves nothing.
+    Unknown { reason: String },
 }
 
 /// One of the two ways to a broker.
@@ -168,6 +180,7 @@ impl Peers {
         let (begin, lanes) = unbounded_channel();
         let Parts { cluster, me, secret, tls, session, store, wal, links, shards, shard_of, asked, strangers, meter } =
             parts;
+        let tls = tls.map(Credentials::new);
         let dialer = secret.map(|secret| Dialer { me, prover: Prover::new(secret, cluster.clone()), tls });
         let (meters, known, departed) = (PeerMeters::new(&meter), Mutex::default(), Mutex::default());
         let shared = Shared {
@@ -239,12 +252,30 @@ impl Peers {
         Link { peer, way: Some(way) }
     }
 
-    /// Where a broker without a session proves that it runs all the same, as one does that is cut off from the metadata store alone. `None` if
-    /// it does not answer where it was, or this broker never saw it.
-    pub(crate) async fn runs_at(&self, broker: BrokerId) -> Option<String> {
+    /// Whether a broker without a session runs all the same, as one does that is cut off from the metadata store alone. It is looked for wherever it
+    /// is known to have been: at `on_record`, `host:port` of its internal door by its last registration, and where this broker saw it.
+    pub(crate) async fn runs(&self, broker: BrokerId, on_record: Option<String>) -> Runs {
+        let Some(dialer) = &self.shared.dialer else {
+            return Runs::Unknown {
+                reason: "the broker that was asked has no cluster secret, and can call no other".to_owned(),
+            };
+        };
+        let known = self.shared.known().get(&broker).and_then(|link| link.peer.address.clone());
         let was = self.shared.departed().get(&broker).cloned();
-        let address = was.or_else(|| self.shared.known().get(&broker)?.peer.address.clone())?;
-        self.shared.dialer.as_ref()?.call(broker, &address).await.is_ok().then_some(address)
+        let addresses: BTreeSet<String> = [on_record, known, was].into_iter().flatten().collect();
+        if addresses.is_empty() {
+            return Runs::Unknown { reason: "no address of it is known".to_owned() };
+        }
+        let asked = addresses.into_iter().map(async |address| (dialer.call(broker, &address).await.map(drop), address));
+        let mut runs = Runs::No;
+        for answered in join_all(asked).await {
+            match answered {
+                (Ok(()), address) => return Runs::At { address },
+                (Err(CallError::Refused { .. }), _) => {}
+                (Err(error), _) => runs = Runs::Unknown { reason: error.to_string() },
+            }
+        }
+        runs
     }
 
     /// Asks brokers how far their copies of partitions are (rule E5), for at most `within`. Who does not answer is not in it.

@@ -21,6 +21,8 @@ pub(crate) struct Hosts {
     /// Those that are down and may come back, with the revision of their disk's record.
     absent: BTreeMap<BrokerId, Revision>,
     absent_hosts: Vec<Host>,
+    /// Those of them that have not been gone for long.
+    expected_hosts: Vec<Host>,
 }
 
 /// What a topic's new partitions are placed by.
@@ -53,7 +55,10 @@ impl Broker {
         let hosts = sessions.iter().map(|(broker, session)| host(*broker, session.value.rack.clone())).collect();
         // In which rack it was nobody knows.
         let absent_hosts = absent.keys().map(|broker| host(*broker, None)).collect();
-        Ok(Hosts { sessions, hosts, absent, absent_hosts })
+        let alive = &self.inner().alive;
+        let expected = absent.iter().filter(|(broker, disk)| !alive.is_long_gone(**broker, **disk));
+        let expected_hosts = expected.map(|(broker, _)| host(*broker, None)).collect();
+        Ok(Hosts { sessions, hosts, absent, absent_hosts, expected_hosts })
     }
 }
 
@@ -65,9 +70,9 @@ pub(crate) fn replication_factor(brokers: usize) -> u32 {
 impl Hosts {
     /// The replication factor of a topic for which none was asked: three, or as many as there are brokers. Those that are down count where
     /// those that are alive are enough to write with (rule I1): a topic must not have fewer copies for ever since somebody was restarted, nor
-    /// wait for brokers that may never come back.
+    /// wait for brokers that may never come back. So they do not count any more once their replicas are made anew on others.
     pub(crate) fn replication_factor(&self, config: &TopicConfig) -> u32 {
-        let all = replication_factor(self.hosts.len() + self.absent.len());
+        let all = replication_factor(self.hosts.len() + self.expected_hosts.len());
         match config.min_isr(all) as usize <= self.hosts.len() {
             true => all,
             false => replication_factor(self.hosts.len()),
@@ -116,12 +121,15 @@ impl Hosts {
     pub(crate) fn place(&self, wanted: &Wanted<'_>, seed: u64) -> Result<Vec<Placement>, ApiError> {
         let existing = || wanted.existing.iter().map(Vec::as_slice);
         let too_few = |error: TooFewBrokers| ApiError::new(ErrorCode::InvalidReplicationFactor, error.to_string());
-        let (mut placer, mut down) =
-            (Placer::new(&self.hosts, existing(), seed), Placer::new(&self.absent_hosts, existing(), seed));
+        let mut placer = Placer::new(&self.hosts, existing(), seed);
         let factor = wanted.replication_factor;
         let missing = factor.saturating_sub(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX));
         // Somebody has to lead.
         let missing = if missing as usize > self.absent.len() || missing == factor { 0 } else { missing };
+        // Who has been gone for long comes last, however little is there.
+        let likely =
+            if missing as usize > self.expected_hosts.len() { &self.absent_hosts } else { &self.expected_hosts };
+        let mut down = Placer::new(likely, existing(), seed);
         let mut placements = Vec::with_capacity(wanted.partitions as usize);
         for _ in 0..wanted.partitions {
             let mut replicas = placer.place(factor - missing).map_err(too_few)?;
@@ -150,5 +158,51 @@ impl Hosts {
         let session = self.sessions.get(&broker)?;
         let rid = Rid { broker, wal_gen: session.value.wal_gen };
         Some(Leader { rid, inc: Incarnation(session.revision.0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(id: u32) -> Host {
+        Host { broker: BrokerId(id), rack: None, load: Load::default() }
+    }
+
+    /// Two live brokers, and others that are down, some of them for long.
+    fn hosts(expected: &[u32], long_gone: &[u32]) -> Hosts {
+        let down = || expected.iter().chain(long_gone).copied();
+        Hosts {
+            sessions: BTreeMap::new(),
+            hosts: vec![host(1), host(2)],
+            absent: down().map(|id| (BrokerId(id), Revision(7))).collect(),
+            absent_hosts: down().map(host).collect(),
+            expected_hosts: expected.iter().copied().map(host).collect(),
+        }
+    }
+
+    #[test]
+    fn brokers_that_are_down_count_by_default_until_they_have_been_gone_for_long() {
+        let check = |expected: &[u32], long_gone: &[u32], factor| {
+            assert_eq!(hosts(expected, long_gone).replication_factor(&TopicConfig::default()), factor);
+        };
+        check(&[], &[], 2);
+        check(&[3], &[], 3);
+        check(&[], &[3, 4], 2);
+        check(&[3], &[4], 3);
+    }
+
+    #[test]
+    fn replicas_that_wait_for_a_broker_wait_for_one_that_has_not_been_gone_for_long() {
+        let place = |hosts: &Hosts| {
+            let config = TopicConfig::default();
+            let wanted = Wanted { config: &config, replication_factor: 3, partitions: 8, existing: Vec::new() };
+            hosts.place(&wanted, 1).expect("there are enough")
+        };
+        for placed in place(&hosts(&[3], &[4, 5])) {
+            assert!(placed.replicas.contains(&BrokerId(3)), "{placed:?}");
+        }
+        // Whoever asks for three has them none the less, as in Kafka.
+        assert!(place(&hosts(&[], &[4])).iter().all(|placed| placed.replicas.contains(&BrokerId(4))));
     }
 }

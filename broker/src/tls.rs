@@ -1,13 +1,13 @@
 //! TLS at the doors, of clients and of other brokers: certificates from files, read again when they change, and the handshake. Of what is said on a connection
 //! it reads nothing, and writes nothing but an alert to who does not speak TLS.
 
-use crate::config::DoorTls;
+use crate::config::{DoorTls, InternalTls};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -22,6 +22,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// How long a client may take for its handshake. It holds a connection's place meanwhile.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
@@ -45,7 +46,7 @@ pub(crate) enum TlsError {
     #[error("`{}` holds no {what} in PEM", path.display())]
     Pem { path: PathBuf, what: &'static str },
     /// The certificate and its key, or the authority, do not work.
-    #[error("the certificates of the doors cannot be used: {0}")]
+    #[error("the certificates cannot be used: {0}")]
     Unusable(String),
 }
 
@@ -86,17 +87,98 @@ pub(crate) struct Certificates {
 
 /// Reads the files again.
 pub(crate) struct Rereader {
-    files: DoorTls,
-    pem: Pem,
+    kept: Kept<Arc<Shown>>,
     shown: watch::Sender<Arc<Shown>>,
+}
+
+/// What is made of the files, as they were the last time that they could be used. While they cannot be read or do not fit each other, as in the
+/// middle of their replacement, that holds on: at doors and for calls alike.
+struct Kept<T> {
+    /// For the log.
+    of: &'static str,
+    files: DoorTls,
+    make: fn(&Pem, &DoorTls) -> Result<T, TlsError>,
+    last: Option<(Pem, T)>,
+    /// What is wrong with the files: it is said once.
+    said: String,
+}
+
+impl<T: Clone> Kept<T> {
+    fn new(of: &'static str, files: DoorTls, make: fn(&Pem, &DoorTls) -> Result<T, TlsError>) -> Kept<T> {
+        Kept { of, files, make, last: None, said: String::new() }
+    }
+
+    /// Takes what was read, and returns what holds from now on.
+    ///
+    /// # Errors
+    /// It cannot be used, nor could anything before it.
+    fn take(&mut self, read: Result<Pem, TlsError>) -> Result<T, TlsError> {
+        let made = read.and_then(|read| match &self.last {
+            Some((pem, made)) if *pem == read => Ok((read, made.clone(), false)),
+            _ => (self.make)(&read, &self.files).map(|made| (read, made, true)),
+        });
+        match (made, &self.last) {
+            (Ok((pem, made, new)), last) => {
+                if new && last.is_some() {
+                    tracing::info!(of = self.of, "a new certificate holds");
+                }
+                self.said.clear();
+                self.last = Some((pem, made.clone()));
+                Ok(made)
+            }
+            (Err(error), Some((_, made))) => {
+                let error = error.to_string();
+                if self.said != error {
+                    tracing::warn!(of = self.of, error, "the certificate that there was holds on");
+                    self.said = error;
+                }
+                Ok(made.clone())
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+}
+
+/// What calls to other brokers show, and whom they trust. Cheap to clone; clones share what they keep.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    files: DoorTls,
+    kept: Arc<Mutex<Kept<ClientTlsConfig>>>,
+}
+
+impl Credentials {
+    /// Reads the files a first time, so that there is something to keep.
+    pub(crate) fn new(files: InternalTls) -> Credentials {
+        let InternalTls { ca, certificate, key, reread_interval } = files;
+        let files = DoorTls { certificate, key, client_ca: Some(ca), reread_interval };
+        let mut kept = Kept::new("calls to other brokers", files.clone(), Pem::called);
+        // What is wrong with them the first call says.
+        let _ = kept.take(Pem::read(&files));
+        Credentials { files, kept: Arc::new(Mutex::new(kept)) }
+    }
+
+    /// The files. Whoever comes in at the internal door has to show a certificate of the same authority.
+    pub(crate) fn files(&self) -> &DoorTls {
+        &self.files
+    }
+
+    /// What holds for the next connection: the files are read for each, since certificates are replaced while brokers run. Cancel safe.
+    ///
+    /// # Errors
+    /// The files cannot be used, and never could.
+    pub(crate) async fn now(&self) -> Result<ClientTlsConfig, TlsError> {
+        let read = Pem::read_aside(&self.files).await;
+        // A panic cannot leave it half changed: what is kept is replaced whole.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).take(read)
+    }
 }
 
 impl Certificates {
     /// Reads the files.
     pub(crate) fn load(files: &DoorTls) -> Result<(Certificates, Rereader), TlsError> {
-        let pem = Pem::read(files)?;
-        let (sender, shown) = watch::channel(Arc::new(pem.shown(files)?));
-        Ok((Certificates { shown }, Rereader { files: files.clone(), pem, shown: sender }))
+        let mut kept = Kept::new("doors", files.clone(), Pem::shown);
+        let (sender, shown) = watch::channel(kept.take(Pem::read(files))?);
+        Ok((Certificates { shown }, Rereader { kept, shown: sender }))
     }
 
     /// The handshake of a door.
@@ -107,40 +189,18 @@ impl Certificates {
 
 impl Rereader {
     /// Looks at the files until `shutdown`. Connections that are open keep what they have; new ones are shown what the files hold.
-    /// While those do not fit each other, as in the middle of their replacement, what they held before is shown.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
-        let mut look = tokio::time::interval(self.files.reread_interval);
-        // What is wrong is said once.
-        let mut said = String::new();
+        let mut look = tokio::time::interval(self.kept.files.reread_interval);
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 _ = look.tick() => {}
             }
-            let files = self.files.clone();
-            let read = tokio::task::spawn_blocking(move || Pem::read(&files)).await;
-            match read.map_err(|panic| TlsError::Unusable(panic.to_string())).and_then(|read| self.take(read?)) {
-                Ok(true) => tracing::info!("the doors show the new certificate"),
-                Ok(false) => {}
-                Err(error) if said == error.to_string() => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "the doors go on with the certificate they have");
-                    said = error.to_string();
-                    continue;
-                }
+            let read = Pem::read_aside(&self.kept.files).await;
+            if let Ok(shown) = self.kept.take(read) {
+                self.shown.send_replace(shown);
             }
-            said.clear();
         }
-    }
-
-    /// Shows what was read, if it is new.
-    fn take(&mut self, read: Pem) -> Result<bool, TlsError> {
-        if read == self.pem {
-            return Ok(false);
-        }
-        self.shown.send_replace(Arc::new(read.shown(&self.files)?));
-        self.pem = read;
-        Ok(true)
     }
 }
 
@@ -154,11 +214,28 @@ impl Pem {
         })
     }
 
-    fn shown(&self, files: &DoorTls) -> Result<Shown, TlsError> {
-        Ok(Shown {
+    /// Reads them where that holds nobody up.
+    async fn read_aside(files: &DoorTls) -> Result<Pem, TlsError> {
+        let files = files.clone();
+        let read = tokio::task::spawn_blocking(move || Pem::read(&files)).await;
+        read.map_err(|panic| TlsError::Unusable(panic.to_string()))?
+    }
+
+    fn shown(&self, files: &DoorTls) -> Result<Arc<Shown>, TlsError> {
+        Ok(Arc::new(Shown {
             grpc: self.config(files, Protocol::Grpc)?,
             kafka: self.config(files, Protocol::Kafka)?,
             http: self.config(files, Protocol::Http)?,
+        }))
+    }
+
+    /// For calls to other brokers. What a door could not show is refused here too: tonic looks at none of it before the connection.
+    fn called(&self, files: &DoorTls) -> Result<ClientTlsConfig, TlsError> {
+        self.config(files, Protocol::Grpc)?;
+        let called = ClientTlsConfig::new().identity(Identity::from_pem(&self.certificate, &self.key));
+        Ok(match &self.client_ca {
+            Some(ca) => called.ca_certificate(Certificate::from_pem(ca)),
+            None => called,
         })
     }
 

@@ -43,6 +43,9 @@ pub struct DiskRecord {
     /// A position its WAL is durable up to.
     #[serde(with = "text::number")]
     pub durable_lsn: Lsn,
+    /// Where its broker's internal door was, `host:port`, by its last registration: a session ends, and this stays. None if it had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internal: Option<String>,
 }
 
 /// A broker's session, under its lease: `/b/{id}/sess`. The key's mod revision is the incarnation; never rewritten.

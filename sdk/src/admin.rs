@@ -314,7 +314,7 @@ impl Admin {
     /// `InvalidRequest`: it runs, a partition names it, or there is no such broker.
     pub async fn forget_broker(&self, broker: BrokerId) -> Result<(), Error> {
         let call = |channel| async move {
-            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: false, validate_only: false };
+            let request = v1::ForgetBrokerRequest { broker: broker.0, ..v1::ForgetBrokerRequest::default() };
             answer(admin_client(channel).forget_broker(request).await)
         };
         self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
@@ -323,26 +323,32 @@ impl Admin {
     /// Says that a broker's disk is gone for good, and forgets the broker if no partition names it. Returns what does: what it had the last
     /// copy of waits for `accept_loss`, and its other replicas go elsewhere; call `forget_broker` then.
     ///
-    /// The broker must not run, for what it still acknowledged would be lost: one that is seen to run is refused. This cannot be taken
-    /// back: should the disk come back, it counts as an empty one.
+    /// The broker must not run, for what it still acknowledged would be lost: one that is seen to run is refused, and one that does not answer
+    /// too, for it may run. With `machine_gone` the latter counts as stopped: to be said by who knows that its machine is gone. This cannot be
+    /// taken back: should the disk come back, it counts as an empty one.
     ///
     /// # Errors
-    /// `InvalidRequest`: it runs, or there is no such broker.
-    pub async fn forget_lost_broker(&self, broker: BrokerId) -> Result<LostBroker, Error> {
-        self.lost_broker(broker, false).await
+    /// `InvalidRequest`: it runs, it is not known whether it does, or there is no such broker.
+    pub async fn forget_lost_broker(&self, broker: BrokerId, machine_gone: bool) -> Result<LostBroker, Error> {
+        self.lost_broker(broker, machine_gone, false).await
     }
 
     /// What `forget_lost_broker` would come to. Nothing is changed.
     ///
     /// # Errors
     /// As `forget_lost_broker`.
-    pub async fn validate_lost_broker(&self, broker: BrokerId) -> Result<LostBroker, Error> {
-        self.lost_broker(broker, true).await
+    pub async fn validate_lost_broker(&self, broker: BrokerId, machine_gone: bool) -> Result<LostBroker, Error> {
+        self.lost_broker(broker, machine_gone, true).await
     }
 
-    async fn lost_broker(&self, broker: BrokerId, validate_only: bool) -> Result<LostBroker, Error> {
+    async fn lost_broker(
+        &self,
+        broker: BrokerId,
+        machine_gone: bool,
+        validate_only: bool,
+    ) -> Result<LostBroker, Error> {
         let call = |channel| async move {
-            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: true, validate_only };
+            let request = v1::ForgetBrokerRequest { broker: broker.0, lost: true, validate_only, machine_gone };
             answer(admin_client(channel).forget_broker(request).await)
         };
         let v1::ForgetBrokerResponse { partitions, last_copies } = self.client.call(Repeat::IfNotDone, call).await?;

@@ -74,7 +74,7 @@ async fn a_note_of_the_disk_that_meets_a_restored_store_is_not_tried_again() {
     assert!(matches!(noted, Err(StoreError::Restored(_))), "{noted:?}");
     // It reads what was written meanwhile, and is told then.
     kv.fault.txns.store(false, Ordering::Relaxed);
-    let other = registrar.store.refresh_broker(&registration.session, registration.disk, Lsn(1 << 40)).await;
+    let other = registrar.store.refresh_broker(&registration.session, registration.disk, Lsn(1 << 40), None).await;
     assert!(matches!(other, Ok(Outcome::Committed { .. })), "{other:?}");
     kv.fault.reads.store(true, Ordering::Relaxed);
     let noted = registrar.note_disk(&mut registration).await;

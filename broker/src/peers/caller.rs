@@ -1,7 +1,7 @@
 //! Calls to another broker: the connection, the challenge and the proof. Nothing is said to a broker that has not proven itself.
 
 use super::proof::{PROOF_BYTES, Pair, Prover};
-use crate::config::InternalTls;
+use crate::tls::{Credentials, TlsError};
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;
 use millpond_log::BrokerId;
@@ -9,12 +9,11 @@ use millpond_proto::internal::ChallengeRequest;
 use millpond_proto::internal::introduction_client::IntroductionClient;
 use millpond_proto::internal::replication_client::ReplicationClient;
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::metadata::{MetadataMap, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
 /// Metadata of a call: the calling broker's number.
@@ -55,7 +54,7 @@ pub(super) enum CallError {
 pub(super) struct Dialer {
     pub(super) me: BrokerId,
     pub(super) prover: Prover,
-    pub(super) tls: Option<InternalTls>,
+    pub(super) tls: Option<Credentials>,
 }
 
 /// A connection to a broker that has proven itself. Cheap to clone.
@@ -77,27 +76,15 @@ impl Dialer {
             }
             Err(error) => return Err(unreachable(error.to_string())),
         };
-        let tls = self.certificates().await.map_err(unreachable)?;
+        let tls = match &self.tls {
+            Some(credentials) => Some(credentials.now().await.map_err(|error| unreachable(own(&error)))?),
+            None => None,
+        };
         let channel = timeout(CONNECT_PATIENCE, self.over(stream, address, tls)).await;
         let channel = channel.map_err(|_| unreachable("no HTTP/2 in time".to_owned()))?;
         let channel = channel.map_err(|error| unreachable(self.explain(&error)))?;
         let proven = timeout(CONNECT_PATIENCE, self.introduce(broker, address, channel)).await;
         proven.unwrap_or_else(|_| Err(unreachable("no answer to the challenge in time".to_owned())))
-    }
-
-    /// What this broker shows, and whom it trusts, as the files say now: certificates are replaced while brokers run. While they do not fit
-    /// each other the connection fails, and the next one reads them again.
-    async fn certificates(&self) -> Result<Option<ClientTlsConfig>, String> {
-        let Some(InternalTls { ca, certificate, key, .. }) = self.tls.clone() else { return Ok(None) };
-        let read = |path: PathBuf| {
-            std::fs::read(&path).map_err(|error| format!("this broker cannot read `{}`: {error}", path.display()))
-        };
-        let read = tokio::task::spawn_blocking(move || {
-            let authority = Certificate::from_pem(read(ca)?);
-            let identity = Identity::from_pem(read(certificate)?, read(key)?);
-            Ok(ClientTlsConfig::new().ca_certificate(authority).identity(identity))
-        });
-        read.await.map_err(|panic| panic.to_string())?.map(Some)
     }
 
     /// HTTP/2 over one connection, which is not opened again by itself: its end is news.
@@ -177,6 +164,11 @@ impl Caller {
         request.metadata_mut().insert_bin(PROOF, self.proof.clone());
         request
     }
+}
+
+/// What is wrong with this broker's own files, in a line about another one.
+fn own(error: &TlsError) -> String {
+    format!("this broker's certificate files: {error}")
 }
 
 /// Opens a TCP connection.

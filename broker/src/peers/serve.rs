@@ -5,7 +5,6 @@ use super::proof::{PROOF_BYTES, Pair, Prover};
 use super::receive::{Proven, ReplicationService};
 use super::strangers::Standing;
 use super::{MESSAGE_BYTES_MAX, Peers, Shared};
-use crate::config::{DoorTls, InternalTls};
 use crate::tls::{Certificates, Protocol, TlsError};
 use bytes::Bytes;
 use millpond_log::BrokerId;
@@ -55,10 +54,8 @@ impl Peers {
         let guard = Guard { shared: Arc::clone(&self.shared), prover: dialer.prover, challenge };
         let guarded = tonic::service::interceptor::InterceptedService::new(replication, move |call| guard.check(call));
         let mut tls = None;
-        if let Some(InternalTls { ca, certificate, key, reread_interval }) = dialer.tls {
-            // Whoever comes in has to show a certificate of this authority.
-            let files = DoorTls { certificate, key, client_ca: Some(ca), reread_interval };
-            let (certificates, rereader) = Certificates::load(&files)?;
+        if let Some(credentials) = dialer.tls {
+            let (certificates, rereader) = Certificates::load(credentials.files())?;
             tls = Some(certificates.door(Protocol::Grpc));
             tokio::spawn(rereader.run(stop.clone()));
         }

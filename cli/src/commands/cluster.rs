@@ -63,6 +63,9 @@ enum Action {
         /// Count the disk as lost; this cannot be taken back. Without it nothing is changed
         #[arg(long, requires = "lost")]
         yes: bool,
+        /// Its machine is gone as well: a broker that does not answer, and may run for all that is known, counts as stopped
+        #[arg(long, requires = "lost")]
+        machine_gone: bool,
         #[command(flatten)]
         connection: ConnectionArgs,
     },
@@ -127,12 +130,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
                 ),
             })
         }
-        Action::Forget { broker, lost, yes, connection } => {
+        Action::Forget { broker, lost, yes, machine_gone, connection } => {
             let (admin, id) = (Admin::new(&connection.connect().await?), BrokerId(broker));
             let said = match (lost, yes) {
                 (false, _) => admin.forget_broker(id).await.map(|()| given_up(broker, &LostBroker::default())),
-                (true, true) => admin.forget_lost_broker(id).await.map(|lost| given_up(broker, &lost)),
-                (true, false) => admin.validate_lost_broker(id).await.map(|lost| would_give_up(broker, &lost)),
+                (true, true) => admin.forget_lost_broker(id, machine_gone).await.map(|lost| given_up(broker, &lost)),
+                (true, false) => {
+                    admin.validate_lost_broker(id, machine_gone).await.map(|lost| would_give_up(broker, &lost))
+                }
             };
             output::text(&said.map_err(failed)?)
         }

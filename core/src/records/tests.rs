@@ -52,11 +52,23 @@ fn records_are_spelled_for_people() {
             r#""replication_factor":3,"config":{"retention.ms":"1000"}}"#
         ),
     );
-    let disk =
-        DiskRecord { wal_gen: RID.wal_gen, last_inc: None, previous_inc: Incarnation(9), durable_lsn: Lsn(1 << 60) };
+    let disk = DiskRecord {
+        wal_gen: RID.wal_gen,
+        last_inc: None,
+        previous_inc: Incarnation(9),
+        durable_lsn: Lsn(1 << 60),
+        internal: None,
+    };
     check(
         &disk,
         r#"{"wal_gen":"fedcba9876543210","last_inc":null,"previous_inc":9,"durable_lsn":1152921504606846976}"#,
+    );
+    check(
+        &DiskRecord { internal: Some("a:4".to_owned()), ..disk },
+        concat!(
+            r#"{"wal_gen":"fedcba9876543210","last_inc":null,"previous_inc":9,"durable_lsn":1152921504606846976,"#,
+            r#""internal":"a:4"}"#
+        ),
     );
     let loss = LossRecord {
         epoch: LeaderEpoch(5),

@@ -141,6 +141,7 @@ impl Store {
             last_inc: None,
             previous_inc: registration.disk_inc,
             durable_lsn: registration.durable_lsn,
+            internal: registration.record.internal.clone(),
         };
         let registering = Transition {
             guards: vec![
@@ -169,7 +170,7 @@ impl Store {
     /// Confirms that the WAL carries the session's incarnation, and raises the position it is durable up to (rule B1a).
     ///
     /// `seen` is the revision of the broker's disk record: that of the registration, then that of the last refresh. After
-    /// a `Conflict` read it with `read_disk`.
+    /// a `Conflict` read it with `read_disk`. `internal` is where its internal door is, `host:port`, as it registered.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -178,6 +179,7 @@ impl Store {
         session: &Session,
         seen: Revision,
         durable_lsn: Lsn,
+        internal: Option<&str>,
     ) -> Result<Outcome, StoreError> {
         let key = self.keys.encode(&Key::BrokerDisk(session.rid.broker));
         let record = DiskRecord {
@@ -185,6 +187,7 @@ impl Store {
             last_inc: Some(session.inc),
             previous_inc: session.inc,
             durable_lsn,
+            internal: internal.map(str::to_owned),
         };
         let value = codec::value(&record);
         let refresh = Transition {

@@ -76,8 +76,13 @@ pub fn record_seeds() -> Vec<Seed> {
         min_isr: 2,
         unclean_epoch: Some(LeaderEpoch(2)),
     };
-    let disk =
-        DiskRecord { wal_gen: WalGen(9), last_inc: None, previous_inc: Incarnation(3), durable_lsn: Lsn(1 << 40) };
+    let disk = DiskRecord {
+        wal_gen: WalGen(9),
+        last_inc: None,
+        previous_inc: Incarnation(3),
+        durable_lsn: Lsn(1 << 40),
+        internal: Some("a:4".to_owned()),
+    };
     let session = SessionRecord {
         wal_gen: WalGen(9),
         grpc: "a:1".to_owned(),

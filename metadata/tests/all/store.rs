@@ -230,12 +230,14 @@ async fn stale_disks_and_stale_metadata_are_told_apart() {
     assert!(matches!(never_seen, Registered::StaleMetadata { .. }), "rule K7: {never_seen:?}");
     let session = register(&store, 1).await;
     let seen = Revision(session.inc.0);
-    let refreshed = store.refresh_broker(&session, seen, Lsn(50)).await.expect("up");
-    let second = committed(&store.refresh_broker(&session, committed(&refreshed), Lsn(80)).await.expect("up"));
+    let refreshed = store.refresh_broker(&session, seen, Lsn(50), None).await.expect("up");
+    let refreshed = store.refresh_broker(&session, committed(&refreshed), Lsn(80), Some("a:4")).await;
+    let second = committed(&refreshed.expect("up"));
     let disk = store.read_disk(BrokerId(1)).await.expect("up").expect("registered");
     assert_eq!((disk.revision, disk.value.durable_lsn, disk.value.last_inc), (second, Lsn(80), Some(session.inc)));
+    assert_eq!(disk.value.internal.as_deref(), Some("a:4"));
     // A refresh that arrives late does not lower the position.
-    assert_eq!(store.refresh_broker(&session, seen, Lsn(50)).await, Ok(Outcome::Conflict));
+    assert_eq!(store.refresh_broker(&session, seen, Lsn(50), None).await, Ok(Outcome::Conflict));
 
     let inc = session.inc.0;
     let attempt = async |wal_gen, disk_inc, lsn| {
@@ -252,7 +254,7 @@ async fn stale_disks_and_stale_metadata_are_told_apart() {
 async fn crash_between_registration_and_its_note_keeps_the_disk() {
     let Cluster { store, lossy, .. } = cluster().await;
     let first = register(&store, 1).await;
-    store.refresh_broker(&first, Revision(first.inc.0), Lsn(10)).await.expect("up");
+    store.refresh_broker(&first, Revision(first.inc.0), Lsn(10), None).await.expect("up");
     // Registered, but the process died before its WAL carried the new incarnation; then once more, without an answer.
     let second = store.register_broker(&registration(1, 101, first.inc.0, 10)).await.expect("up");
     assert!(matches!(second, Registered::Session(_)), "{second:?}");
@@ -262,7 +264,7 @@ async fn crash_between_registration_and_its_note_keeps_the_disk() {
     let fourth = store.register_broker(&registration(1, 101, first.inc.0, 10)).await.expect("up");
     let Registered::Session(fourth) = fourth else { panic!("{fourth:?}") };
     // Confirmed: now only the new incarnation will do.
-    committed(&store.refresh_broker(&fourth, Revision(fourth.inc.0), Lsn(10)).await.expect("up"));
+    committed(&store.refresh_broker(&fourth, Revision(fourth.inc.0), Lsn(10), None).await.expect("up"));
     let old = store.register_broker(&registration(1, 101, first.inc.0, 10)).await.expect("up");
     assert!(matches!(old, Registered::StaleDisk { .. }), "{old:?}");
 }
@@ -290,7 +292,7 @@ async fn every_transition_is_fenced_by_the_actors_session() {
     assert_eq!(store.bump_gc_epoch(&gone, TimestampMs(0), HOUR).await, Ok(Bumped::Not(Outcome::Fenced)));
     let ids = NonZeroU64::new(10).expect("not 0");
     assert_eq!(store.allocate_producer_ids(&gone, ids).await, Ok(Err(Outcome::Fenced)));
-    assert_eq!(store.refresh_broker(&gone, Revision(gone.inc.0), Lsn(1)).await, Ok(Outcome::Fenced));
+    assert_eq!(store.refresh_broker(&gone, Revision(gone.inc.0), Lsn(1), None).await, Ok(Outcome::Fenced));
     assert_eq!(store.end_session(&gone, live.rid.broker, live.inc).await, Ok(Outcome::Fenced));
     let after = store.kv().range(Range::key(&store.keys().encode(&Key::Cluster))).await.expect("up").revision;
     assert_eq!(before, after, "nothing was written");

@@ -360,6 +360,49 @@ async fn a_broker_that_is_only_cut_off_from_the_metadata_is_not_given_up() {
     fleet.stop().await;
 }
 
+/// Silence proves nothing: a broker that does not answer is given up by the word of who knows that its machine is gone, and by no less. One that
+/// runs for all to see is not given up by that word either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_of_which_nobody_knows_whether_it_runs_is_given_up_only_if_its_machine_is_said_to_be_gone() {
+    let (mut fleet, client) = start(3).await;
+    create(&client, TOPIC, 1, &[]).await;
+    publish(&client, TOPIC, "a", 0..10).await;
+    let topics = fleet.wait_until_in_sync().await;
+    let silent = leader_of(&topics, TOPIC).expect("it is led").0 as usize;
+    let (left, other) = ((silent + 1) % 3, (silent + 2) % 3);
+    let id = silent.to_string();
+    let insist = ["cluster", "forget", &id, "--lost", "--machine-gone", "--yes"];
+    let refused = fail_at(&fleet.grpc(left), &insist, b"");
+    assert!(refused.contains("runs; stop it first"), "{refused}");
+    fleet.pause(silent);
+    fleet.wait_until("its session ends", |cluster, _| cluster.brokers.len() == 2).await;
+    // Started again, it never saw the silent one: where that was the metadata tell.
+    fleet.kill(other);
+    fleet.restart(other).await;
+    for asked in [left, other] {
+        for lost in [&["cluster", "forget", &id, "--lost"][..], &["cluster", "forget", &id, "--lost", "--yes"]] {
+            let refused = fail_at(&fleet.grpc(asked), lost, b"");
+            let unknown = format!("not known whether broker {silent} runs");
+            assert!(refused.contains(&unknown) && refused.contains("--machine-gone"), "{refused}");
+            assert!(refused.contains("out of reach"), "an address of it is known to broker {asked}: {refused}");
+        }
+    }
+    let wal_gen = async |fleet: &Fleet| {
+        let disk = fleet.store().await.read_disk(BrokerId(silent as u32)).await.expect("the store is up");
+        disk.expect("it registered").value.wal_gen
+    };
+    assert_ne!(wal_gen(&fleet).await, WalGen::LOST);
+    let asked = ["cluster", "forget", &id, "--lost", "--machine-gone"];
+    let said = succeed_at(&fleet.grpc(other), &asked, b"");
+    assert!(said.contains("of 1 the last copy: orders:0") && said.contains("nothing was changed"), "{said}");
+    assert_ne!(wal_gen(&fleet).await, WalGen::LOST);
+    let said = succeed_at(&fleet.grpc(other), &insist, b"");
+    assert!(said.contains("of 1 the last copy: orders:0"), "{said}");
+    assert_eq!(wal_gen(&fleet).await, WalGen::LOST);
+    fleet.kill(silent);
+    fleet.stop().await;
+}
+
 async fn unclean_elections(fleet: &Fleet, broker: usize) -> u64 {
     let (_, text) = http::get(&fleet.http(broker), "/metrics").await.expect("it answers");
     let line = text.lines().find_map(|line| line.strip_prefix("millpond_unclean_elections_total "));

@@ -4,7 +4,8 @@ use super::convert::{self, topic_ref};
 use super::status::{malformed, status};
 use crate::Broker;
 use crate::api::{
-    ApiError, GivenUp, MoveTo, NewPartitions, NewTopic, PartitionStatus, SettingsChange, TopicDescription, TopicRef,
+    ApiError, GiveUp, GivenUp, MoveTo, NewPartitions, NewTopic, PartitionStatus, SettingsChange, TopicDescription,
+    TopicRef,
 };
 use crate::refusals::stale;
 use millpond_core::topic_config::Alteration;
@@ -155,12 +156,12 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn forget_broker(&self, request: Request<v1::ForgetBrokerRequest>) -> Answer<v1::ForgetBrokerResponse> {
-        let v1::ForgetBrokerRequest { broker, lost, validate_only } = request.into_inner();
-        let broker = BrokerId(broker);
-        let forgotten = match (lost, validate_only) {
-            (true, validate_only) => self.broker.forget_lost_broker(broker, validate_only).await,
-            (false, false) => self.broker.forget_broker(broker).await.map(|()| GivenUp::default()),
-            (false, true) => Err(malformed("`validate_only` goes with `lost`".to_owned())),
+        let v1::ForgetBrokerRequest { broker, lost, validate_only, machine_gone } = request.into_inner();
+        let (broker, order) = (BrokerId(broker), GiveUp { machine_gone, validate_only });
+        let forgotten = match lost {
+            true => self.broker.forget_lost_broker(broker, order).await,
+            false if order == GiveUp::default() => self.broker.forget_broker(broker).await.map(|()| GivenUp::default()),
+            false => Err(malformed("`validate_only` and `machine_gone` go with `lost`".to_owned())),
         };
         answer(forgotten.map(convert::given_up))
     }

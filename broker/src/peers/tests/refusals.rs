@@ -8,6 +8,7 @@ use crate::peers::proof::Prover;
 use crate::peers::strangers::Strangers;
 use crate::peers::{Peer, wire};
 use crate::secret::Secret;
+use crate::tls::Credentials;
 use bytes::Bytes;
 use millpond_core::replica::Acks;
 use millpond_log::{BrokerId, Incarnation, Offset, Rid, WalGen};
@@ -171,7 +172,7 @@ async fn with_certificates_only_those_of_the_authority_are_spoken_to() {
     let node = Node::start_as(1, &store, Settings { tls: tls.clone(), ..Settings::default() }).await;
     let address = address(&node);
     let call = |tls: Option<InternalTls>| {
-        let (dialer, address) = (Dialer { tls, ..rightful(2) }, address.clone());
+        let (dialer, address) = (Dialer { tls: tls.map(Credentials::new), ..rightful(2) }, address.clone());
         async move { dialer.call(BrokerId(1), &address).await }
     };
     call(tls).await.expect("it is served");
@@ -185,7 +186,7 @@ async fn with_certificates_only_those_of_the_authority_are_spoken_to() {
     }
     // A broker whose certificate is for another host is not taken for this one.
     let moved = Node::start_as(3, &store, Settings { tls: Some(ours.sign("10.1.2.3")), ..Settings::default() }).await;
-    let dialer = Dialer { tls: Some(ours.sign("127.0.0.1")), ..rightful(2) };
+    let dialer = Dialer { tls: Some(Credentials::new(ours.sign("127.0.0.1"))), ..rightful(2) };
     let refused = dialer.call(BrokerId(3), moved.peer.address.as_deref().expect("it has a door")).await.err();
     assert!(refused.is_some_and(|refused| refused.to_string().contains("--internal-tls-ca")));
     for node in [node, moved] {
@@ -200,7 +201,7 @@ async fn certificates_that_were_replaced_hold_for_the_next_connection_of_the_doo
     let (shown, used) = (old.sign("127.0.0.1"), old.sign("127.0.0.1"));
     let node = Node::start_as(1, &store, Settings { tls: Some(shown.clone()), ..Settings::default() }).await;
     let address = address(&node);
-    let dialer = Dialer { tls: Some(used.clone()), ..rightful(2) };
+    let dialer = Dialer { tls: Some(Credentials::new(used.clone())), ..rightful(2) };
     dialer.call(BrokerId(1), &address).await.expect("it is served");
     let replace = |from: &InternalTls, to: &InternalTls| {
         for (from, to) in [(&from.ca, &to.ca), (&from.certificate, &to.certificate), (&from.key, &to.key)] {
@@ -217,7 +218,42 @@ async fn certificates_that_were_replaced_hold_for_the_next_connection_of_the_doo
     tokio::time::timeout(PATIENCE, until(false)).await.expect("the door shows what a caller of old does not trust");
     replace(&new.sign("127.0.0.1"), &used);
     dialer.call(BrokerId(1), &address).await.expect("the same caller trusts it now, and is trusted");
+    node.end().await;
+}
+
+/// As the door goes on with what it showed, so do calls: files that are gone, or half written, cut a fleet apart no more than they shut a door.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_go_on_with_the_last_certificates_that_could_be_used() {
+    let (store, old, new) = (store().await, Authority::new(), Authority::new());
+    let (shown, used) = (old.sign("127.0.0.1"), old.sign("127.0.0.1"));
+    let node = Node::start_as(1, &store, Settings { tls: Some(shown), ..Settings::default() }).await;
+    let address = address(&node);
+    // They could be used when it was made; it has called nobody yet.
+    let dialer = Dialer { tls: Some(Credentials::new(used.clone())), ..rightful(2) };
+    let whole = [&used.ca, &used.certificate, &used.key].map(|file| std::fs::read(file).expect("it is ours"));
+    let files = [&used.ca, &used.certificate, &used.key];
+    for (file, bytes) in files.into_iter().zip(&whole) {
+        std::fs::remove_file(file).expect("it is ours");
+        dialer.call(BrokerId(1), &address).await.expect("it goes on without the file");
+        for half in [&bytes[..0], &bytes[..bytes.len() / 2]] {
+            std::fs::write(file, half).expect("it is ours");
+            dialer.call(BrokerId(1), &address).await.expect("it goes on while the file is written");
+        }
+        std::fs::write(file, bytes).expect("it is ours");
+    }
+    // The key of another certificate, as between the replacement of two files.
+    let next = old.sign("127.0.0.1");
+    std::fs::copy(&next.key, &used.key).expect("it is ours");
+    dialer.call(BrokerId(1), &address).await.expect("it goes on while the files do not fit each other");
+    std::fs::copy(&next.certificate, &used.certificate).expect("it is ours");
+    dialer.call(BrokerId(1), &address).await.expect("the new ones are as good");
+    // Files that can be used hold at once, whatever comes of it.
+    std::fs::copy(new.sign("x").ca, &used.ca).expect("it is ours");
+    let refused = dialer.call(BrokerId(1), &address).await.err().expect("it trusts another authority now");
+    assert!(refused.to_string().contains("--internal-tls-ca"), "{refused}");
+    // Nothing is kept of what never could be used.
     std::fs::remove_file(&used.key).expect("it is ours");
+    let dialer = Dialer { tls: Some(Credentials::new(used)), ..rightful(2) };
     let refused = dialer.call(BrokerId(1), &address).await.err().expect("there is no key");
     assert!(refused.to_string().contains("cannot read"), "{refused}");
     node.end().await;
