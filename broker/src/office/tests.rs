@@ -95,3 +95,17 @@ async fn a_disk_is_settled_before_it_registers_and_a_restored_store_is_told_then
     let told = registrar.examine(Incarnation(0)).await;
     assert!(matches!(told, Err(OfficeError::Store(StoreError::Restored(_)))), "{told:?}");
 }
+
+/// Rules Z4 and B5: seconds of an answer, up to what a keep-alive is waited for.
+#[test]
+fn no_broker_is_stale_whose_keep_alives_are_answered_within_a_third_of_its_ttl() {
+    let ttl = Duration::from_secs(6);
+    for ms in 0..=2000 {
+        let answer = Duration::from_millis(ms);
+        let rest = rest(ttl, answer);
+        // Without a rest the answer itself lets the next be sent; else a read is made before it.
+        let between = if rest.is_zero() { answer } else { answer + rest + answer };
+        assert!(between <= ttl / 3 && between + answer <= ttl * 4 / 5, "{answer:?}: {between:?}");
+        assert!(between >= ttl / 6, "{answer:?}: {between:?}");
+    }
+}
