@@ -1,12 +1,5 @@
-//! Keeps leases alive on a connection of their own (rule Z4): one stream for each lease, replaced when it stalls.
-//!
-//! Of every keep-alive that is sent here two things hold, whatever etcd, the network and this process do:
-//!
-//! - Its sender has just heard etcd. Within `JUST` before it the connection of its stream has answered: a read that was made for it, or the
-//!   keep-alive before it. How long the answer took does not matter. So who hears nothing any more asks for no more time, but for what
-//!   is on its way, and its lease ends as soon as that of one who is not heard.
-//! - Its time is counted from before it was sent (`Renewal::sent_after`), and by etcd from when it came. So nobody believes in a lease
-//!   for longer than etcd does. The read before it costs none of that time: a slow etcd makes nobody stale that it answers.
+//! Keeps leases alive on a connection of their own (rule Z4): one stream for each lease, replaced when it stalls. Never asks for more time
+//! over a connection that has not just answered.
 
 use super::failure::{Failure, classify};
 use super::link::{Link, Links};
@@ -45,6 +38,13 @@ struct Held {
     stream: Option<Stream>,
 }
 
+/// Of every keep-alive that is sent here two things hold, whatever etcd, the network and this process do:
+///
+/// - Its sender has just heard etcd. Within `JUST` before it the connection of its stream has answered: a read that was made for it, or the
+///   keep-alive before it. How long the answer took does not matter. So who hears nothing any more asks for no more time, and its lease
+///   ends as soon as that of one who is not heard, but for `JUST`.
+/// - Its time is counted from before it was sent (`Renewal::sent_after`), and by etcd from when it came. So nobody believes in a lease
+///   for longer than etcd does. The read before it costs none of that time: a slow etcd makes nobody stale that it answers.
 pub(super) struct KeepAlives {
     links: Links,
     held: Mutex<BTreeMap<LeaseId, Held>>,

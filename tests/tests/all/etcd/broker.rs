@@ -139,7 +139,7 @@ async fn expelled_broker_registers_again() {
 }
 
 /// Rules Z4 and B5: an etcd that answers, however late, keeps its brokers in office, and none of them stale.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_broker_goes_stale_whose_etcd_takes_seconds_to_answer() {
     for tool in VERSIONS {
         let Some(cluster) = cluster("no_broker_goes_stale_whose_etcd_takes_seconds_to_answer", tool, 1).await else {
