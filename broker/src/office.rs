@@ -242,7 +242,7 @@ async fn lost(registrar: &Registrar, session: Session, handle: &SessionHandle) -
     }
 }
 
-/// Renews the lease three times in its TTL, or as often as a slow store answers (rule Z4). Returns when it has ended.
+/// Renews the lease four times in its TTL, or as often as a slow store answers (rule Z4). Returns when it has ended.
 async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) -> Result<(), StoreError> {
     let mut heard = true;
     loop {
@@ -270,11 +270,13 @@ async fn keep_alive(store: &Store, session: Session, handle: &SessionHandle) -> 
     }
 }
 
-/// How long to wait after a renewal whose answer took so long: the next keep-alive goes out a third of the TTL after this one, and the store
-/// is heard before that, by an answer that takes as long again. Where there is no time for one the next is asked for at once, since the
-/// store was just heard.
+/// How long to wait after a renewal whose answer took so long: the next keep-alive goes out a quarter of the TTL after this one, and the
+/// store is heard before that, by an answer that takes as long again. Where there is no time for one the next is asked for at once, since
+/// the store was just heard.
+///
+/// A quarter, and two answers that take as long all of a sudden, are less than what a broker is fresh for (rule B5).
 fn rest(ttl: Duration, took: Duration) -> Duration {
-    (ttl / 3).saturating_sub(took * 2)
+    (ttl / 4).saturating_sub(took * 2)
 }
 
 /// Notes how far the store has come (rule K7) and has it forget old history (rule Z2). Returns only when it may not go on.

@@ -18,7 +18,7 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long ago an answer may have come that lets a keep-alive be sent: as long as a busy machine takes from one to the other. One that
 /// cannot hear may be replaced so much later than one that is silent.
-const JUST: Duration = Duration::from_millis(100);
+const JUST: Duration = Duration::from_millis(200);
 
 /// What etcd-client says of a lease that has ended; it has no variant for it.
 const ENDED: &str = "lease not found";

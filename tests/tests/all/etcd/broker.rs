@@ -15,7 +15,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long etcd is slow: several times a broker's TTL.
-const SLOW_FOR: Duration = Duration::from_secs(20);
+const SLOW_FOR: Duration = Duration::from_secs(15);
 
 /// Arguments of a broker with its data under `dir`.
 fn arguments(cluster: &EtcdCluster, dir: &Path) -> Vec<String> {
