@@ -3,7 +3,8 @@
 use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ impl<F: Fault> Kv for Faulted<F> {
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<Lease, KvError>> {
         self.inner.grant(ttl)
     }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         self.inner.keep_alive(lease)
     }
     fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), KvError>> {

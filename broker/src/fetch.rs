@@ -3,6 +3,7 @@
 //! It reads views, never replicas: a fetch does not pass through a shard.
 
 mod elsewhere;
+mod holes;
 
 use crate::api::{AbortedTxn, ApiError, EpochEnd, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader};
 use crate::broker::Broker;
@@ -15,6 +16,7 @@ use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use elsewhere::Place;
 use futures::future::select_all;
+use holes::past_holes;
 use millpond_log::{Batch, BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -301,19 +303,11 @@ impl Broker {
     ) -> Result<Option<Read>, ApiError> {
         let end = wanted.end;
         let read = self.read_batches(view, id, wanted, budget, request.scan, deadline).await?;
-        let Some(mut read) = read else { return Ok(None) };
-        // Compaction leaves batches without records. kafkajs asks at the same offset again for as long as it is given nothing else.
-        while let Some(hole) = hole(&read.batches).filter(|hole| hole.end < end && hole.size < budget.bytes) {
-            let rest = Budget { bytes: budget.bytes - hole.size, ..budget };
-            let more = self.read_batches(view, id, hole.end..end, rest, request.scan, deadline).await;
-            // What is there goes out; what follows is asked for next, and told then.
-            let Ok(Some(more)) = more else { break };
-            if more.batches.is_empty() {
-                break;
-            }
-            read.batches.extend(more.batches);
-            read.filled = more.filled;
-        }
+        let Some(read) = read else { return Ok(None) };
+        let behind = |rest, budget| async move {
+            self.read_batches(view, id, rest, budget, request.scan, deadline).await.ok().flatten()
+        };
+        let read = past_holes(read, end, budget, behind).await;
         let committed_only = request.isolation == Isolation::ReadCommitted;
         let Some(covered) = covered(&read.batches).filter(|_| committed_only) else { return Ok(Some(read)) };
         if !is_of(view, &read.batches) {
@@ -405,20 +399,6 @@ fn within(batches: Vec<Batch>, end: Offset, budget: Budget) -> Read {
     }
     let more_is_there = kept.last().is_some_and(|last| last.end_offset() < end);
     Read { filled: filled || more_is_there || taken >= budget.bytes, batches: kept, aborted: Vec::new() }
-}
-
-/// Batches without a record.
-struct Hole {
-    size: usize,
-    /// Offset after them.
-    end: Offset,
-}
-
-/// The batches as a hole, if there are any, and none has a record.
-fn hole(batches: &[Batch]) -> Option<Hole> {
-    let end = batches.last()?.end_offset();
-    let size = batches.iter().map(Batch::size).sum();
-    batches.iter().all(|batch| batch.record_count() == 0).then_some(Hole { size, end })
 }
 
 /// The offsets of an answer's batches, if there are any.

@@ -3,7 +3,8 @@
 use crate::clock;
 use crate::metrics::MetadataMeters;
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,7 +76,7 @@ impl Kv for Metered {
         self.counted("grant", self.inner.grant(ttl))
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         self.counted("keep_alive", self.inner.keep_alive(lease))
     }
 

@@ -14,7 +14,8 @@ mod watch;
 
 use crate::clock::Clock;
 use crate::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch,
 };
 use directory::Directory;
 use disk::Disk;
@@ -202,8 +203,11 @@ impl Kv for Embedded {
         Box::pin(self.ask(0, move |reply| Request::Grant(ttl, reply)))
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
-        Box::pin(self.ask(0, move |reply| Request::KeepAlive(lease, reply)))
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
+        Box::pin(async move {
+            let left = self.ask(0, move |reply| Request::KeepAlive(lease, reply)).await?;
+            Ok(left.map(|left| Renewal { left, sent_after: Duration::ZERO }))
+        })
     }
 
     fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), KvError>> {

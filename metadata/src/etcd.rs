@@ -12,7 +12,8 @@ mod problem;
 mod watch;
 
 use crate::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch,
 };
 use etcd_client::{
     CompactionResponse, Error, GetOptions, GetResponse, LeaseGrantResponse, LeaseRevokeResponse, ResponseHeader,
@@ -33,8 +34,10 @@ pub use problem::{ConnectError, Problem};
 /// Keys in one page of a read: at 64 KiB a value (rule Z5) half of what a connection accepts.
 const PAGE_KEYS: usize = 500;
 
-/// How long a member may take over a keep-alive's connection: half of the least patience of a keep-alive (rule Z4).
-const KEEP_ALIVE_ATTEMPT: Duration = Duration::from_secs(1);
+/// How long a member may take over a keep-alive's connection before the next one is tried beside it, half of the least patience of a
+/// keep-alive (rule Z4), and before it is given up: a slow etcd is better than none.
+const KEEP_ALIVE_TURN: Duration = Duration::from_secs(1);
+const KEEP_ALIVE_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The pause before a request that did not happen is sent again, and how far it grows.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -70,14 +73,14 @@ impl Etcd {
     pub async fn connect(options: EtcdOptions) -> Result<Etcd, ConnectError> {
         let deadline = options.deadline;
         let (options, seen) = (Arc::new(options), Arc::new(Seen::default()));
-        let links = Links::new(Arc::clone(&options), Arc::clone(&seen), deadline / 2);
+        let links = Links::new(Arc::clone(&options), Arc::clone(&seen), deadline / 2, deadline / 2);
         let mut pause = Pause::new(Instant::now() + deadline);
         while let Err(error) = links.link().await {
             if !error.problem.passes() || !pause.wait().await {
                 return Err(error);
             }
         }
-        let leases = KeepAlives::new(Links::new(options, seen, KEEP_ALIVE_ATTEMPT));
+        let leases = KeepAlives::new(Links::new(options, seen, KEEP_ALIVE_TURN, KEEP_ALIVE_ATTEMPT));
         Ok(Etcd { shared: Arc::new(Shared { deadline, links: Arc::new(links), leases }) })
     }
 
@@ -315,7 +318,7 @@ impl Kv for Etcd {
         Box::pin(self.grant_lease(ttl))
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         Box::pin(self.shared.leases.renew(lease))
     }
 

@@ -55,6 +55,16 @@ pub struct Lease {
     pub ttl: Duration,
 }
 
+/// A lease whose time began anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renewal {
+    /// What remains of it, by the store.
+    pub left: Duration,
+    /// How long after the call began the request was sent that renewed it; never more than that. Who counts the lease's time from there
+    /// does not believe in it for longer than the store, which counts from when the request came (rule B5).
+    pub sent_after: Duration,
+}
+
 /// A key with its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyValue {
@@ -453,11 +463,11 @@ pub trait Kv: Send + Sync {
     /// `Refused`, `Unavailable`, `Unknown` (the lease then ends by itself).
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<Lease, KvError>>;
 
-    /// Starts the lease's time anew and returns what remains; `None` if the lease has ended (rule B3).
+    /// Starts the lease's time anew; `None` if the lease has ended (rule B3).
     ///
     /// # Errors
     /// `Unavailable`, `Unknown`.
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>>;
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>>;
 
     /// Ends the lease and deletes its keys, at one revision.
     ///

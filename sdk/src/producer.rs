@@ -4,6 +4,7 @@
 //! for the copy of one record: a queue of single records would cost more than the batch they end in.
 
 mod accumulator;
+mod asks;
 mod batch;
 mod config;
 mod lane;

@@ -209,6 +209,8 @@ pub struct BrokerProcess {
     pub grpc: String,
     /// Address of the Kafka door.
     pub kafka: String,
+    /// Address of the HTTP door.
+    pub http: String,
 }
 
 impl BrokerProcess {
@@ -219,7 +221,8 @@ impl BrokerProcess {
     #[must_use]
     pub fn start(arguments: &[String]) -> BrokerProcess {
         let server = Server::start(&mut broker(arguments));
-        BrokerProcess { grpc: server.word("grpc"), kafka: server.word("kafka"), server }
+        let [grpc, kafka, http] = ["grpc", "kafka", "http"].map(|door| server.word(door));
+        BrokerProcess { grpc, kafka, http, server }
     }
 
     /// Starts it with arguments that it refuses; the line that says why.

@@ -1,13 +1,15 @@
-//! A TCP proxy on loopback that loses answers and delays requests, on demand. Of HTTP/2 it knows how frames begin and end, so
+//! A TCP proxy on loopback that loses answers, and delays them and requests, on demand. Of HTTP/2 it knows how frames begin and end, so
 //! that it loses and delays whole ones.
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 /// What the proxy does to what comes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Mode {
     /// Takes one whole request and cuts its connection; when the mode is another one the request goes on, long after its
     /// client is gone.
     HoldRequests,
+    /// Passes everything, and what the server says so much later than it came: a server that is slow to answer.
+    Delay(Duration),
 }
 
 /// A proxy. It ends, and its connections with it, when dropped.
@@ -115,7 +119,27 @@ async fn requests(
 /// Passes what the server sends until it ends, or an answer is cut.
 async fn answers(
     server: &mut OwnedReadHalf,
-    mut client: OwnedWriteHalf,
+    client: OwnedWriteHalf,
+    frames: &mut Frames,
+    mode: &watch::Receiver<Mode>,
+) -> io::Result<()> {
+    let (said, due) = mpsc::unbounded_channel();
+    tokio::try_join!(hear(server, said, frames, mode), say(client, due)).map(drop)
+}
+
+/// Passes on what came, each part when it is due, until there is no more.
+async fn say(mut client: OwnedWriteHalf, mut due: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>) -> io::Result<()> {
+    while let Some((at, bytes)) = due.recv().await {
+        sleep_until(at).await;
+        client.write_all(&bytes).await?;
+    }
+    Ok(())
+}
+
+/// Takes what the server sends, and says when it is to be passed on, until it ends, or an answer is cut.
+async fn hear(
+    server: &mut OwnedReadHalf,
+    said: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
     frames: &mut Frames,
     mode: &watch::Receiver<Mode>,
 ) -> io::Result<()> {
@@ -126,9 +150,13 @@ async fn answers(
         if len == 0 || (answers && *mode.borrow() == Mode::CutAnswers) {
             return Ok(());
         }
-        if *mode.borrow() != Mode::Deafen {
-            client.write_all(&buffer[..len]).await?;
-        }
+        let delay = match *mode.borrow() {
+            Mode::Deafen => continue,
+            Mode::Delay(delay) => delay,
+            Mode::Pass | Mode::CutAnswers | Mode::HoldRequests => Duration::ZERO,
+        };
+        // Whoever goes away hears no more; the other half finds that out.
+        let _ = said.send((Instant::now() + delay, buffer[..len].to_vec()));
     }
 }
 

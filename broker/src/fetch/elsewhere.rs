@@ -1,6 +1,7 @@
 //! Reads of partitions that this broker holds no replica of: what is in object storage, from the manifest (rule F4). What it takes
 //! more than a manifest to tell, it leaves to the leader; that an offset is gone it says by a read no older than the request (rule F3).
 
+use super::holes::past_holes;
 use super::{Budget, LOOKS_MAX, Read, Stands, answered, check_epoch, covered, failed, told, within};
 use crate::api::{ApiError, FetchPartition, FetchRequest, FetchedPartition, Isolation, Reader};
 use crate::broker::Broker;
@@ -15,6 +16,7 @@ use millpond_log::transactions::AbortedList;
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::time::timeout_at;
 
 /// How old a manifest may be that holds the wanted offset. Objects that it names and a newer one does not stay for an hour and more
 /// (rules G1, G3); records that were deleted may be seen for so long.
@@ -86,32 +88,55 @@ impl Broker {
             if budget.bytes == 0 && !budget.may_overshoot {
                 return Ok(Read::default());
             }
-            let read = async {
-                if !self.has_read(&manifest, wanted).await? {
-                    return Ok(None);
-                }
-                let range = wanted.offset..end;
-                let batches = self.tiered().read(&manifest, range, budget.bytes, request.scan).await?;
-                let read = within(batches, end, budget);
-                let Some(covered) = covered(&read.batches).filter(|_| request.isolation == Isolation::ReadCommitted)
-                else {
-                    return Ok(Some(read));
-                };
-                // Rule T7: below `stable_end` all is decided by markers below `tiered_end`; nothing of the tail is needed.
-                let aborted = self.tiered().aborted(&manifest, covered, &AbortedList::default()).await?;
-                Ok(Some(Read { aborted: told(&aborted), ..read }))
-            };
-            match tokio::time::timeout_at(deadline.into(), read).await {
-                Ok(Ok(Some(read))) => return Ok(read),
+            match self.batches_elsewhere(request, wanted, &manifest, end, budget, deadline).await {
+                Ok(Some(read)) => return Ok(read),
                 // Another log, perhaps: where they part the leader tells.
-                Ok(Ok(None)) => return Err(not_leader()),
-                Ok(Err(TieredError::Gone)) => manifest = self.after(&manifest, wanted.offset, deadline).await?,
-                Ok(Err(error)) => return Err(storage_error(&error)),
-                // The store is slow: the read goes on in the background and the next fetch finds it cached.
-                Err(_) => return Ok(Read::default()),
+                Ok(None) => return Err(not_leader()),
+                Err(TieredError::Gone) => manifest = self.after(&manifest, wanted.offset, deadline).await?,
+                Err(error) => return Err(storage_error(&error)),
             }
         }
         Err(ApiError::new(ErrorCode::KafkaStorageError, "the log is being trimmed faster than it is read; retry"))
+    }
+
+    /// What there is below `end` by one manifest, and of committed records what was aborted of them. `None`: the client has read another
+    /// log. Empty: the store is slow; the read goes on in the background, and the next fetch finds it cached.
+    async fn batches_elsewhere(
+        &self,
+        request: &FetchRequest,
+        wanted: &FetchPartition,
+        manifest: &Arc<ManifestRoot>,
+        end: Offset,
+        budget: Budget,
+        deadline: Instant,
+    ) -> Result<Option<Read>, TieredError> {
+        let first = async {
+            if !self.has_read(manifest, wanted).await? {
+                return Ok(None);
+            }
+            let batches = self.tiered().read(manifest, wanted.offset..end, budget.bytes, request.scan).await?;
+            Ok(Some(within(batches, end, budget)))
+        };
+        let read = match timeout_at(deadline.into(), first).await {
+            Ok(Ok(Some(read))) => read,
+            Ok(refused) => return refused,
+            Err(_) => return Ok(Some(Read::default())),
+        };
+        let behind = |rest, budget: Budget| async move {
+            let more = self.tiered().read(manifest, rest, budget.bytes, request.scan);
+            let batches = timeout_at(deadline.into(), more).await.ok()?.ok()?;
+            Some(within(batches, end, budget))
+        };
+        let read = past_holes(read, end, budget, behind).await;
+        let committed_only = request.isolation == Isolation::ReadCommitted;
+        let Some(covered) = covered(&read.batches).filter(|_| committed_only) else { return Ok(Some(read)) };
+        // Rule T7: below `stable_end` all is decided by markers below `tiered_end`; nothing of the tail is needed.
+        let nothing_open = AbortedList::default();
+        match timeout_at(deadline.into(), self.tiered().aborted(manifest, covered, &nothing_open)).await {
+            Ok(aborted) => Ok(Some(Read { aborted: told(&aborted?), ..read })),
+            // Rule X7: records go out with what was aborted of them, or not at all.
+            Err(_) => Ok(Some(Read::default())),
+        }
     }
 
     /// A manifest that holds `offset`.
@@ -168,7 +193,7 @@ impl Broker {
     async fn manifest_of(&self, id: PartitionId, age_max: Duration, deadline: Instant) -> Result<Known, ApiError> {
         let now = clock::monotonic();
         let read = self.inner().manifests.as_of(&self.inner().store, id, now, age_max);
-        match tokio::time::timeout_at(deadline.max(now + PATIENCE).into(), read).await {
+        match timeout_at(deadline.max(now + PATIENCE).into(), read).await {
             Ok(Ok(known)) => Ok(known),
             Ok(Err(ManifestsError::Unreadable(error))) => Err(storage_error(&error)),
             Ok(Err(ManifestsError::Store(error))) => {

@@ -95,3 +95,36 @@ async fn a_disk_is_settled_before_it_registers_and_a_restored_store_is_told_then
     let told = registrar.examine(Incarnation(0)).await;
     assert!(matches!(told, Err(OfficeError::Store(StoreError::Restored(_)))), "{told:?}");
 }
+
+/// From one keep-alive to the answer to the next, when the answers to them, and to a read before the next, take so long.
+fn age_at_answer(ttl: Duration, took: Duration, takes: Duration) -> Duration {
+    let rest = rest(ttl, took);
+    // Without a rest the answer itself lets the next be sent.
+    took + if rest.is_zero() { Duration::ZERO } else { rest + takes } + takes
+}
+
+/// Rules Z4 and B5.
+#[test]
+fn no_broker_is_stale_whose_etcd_answers_in_a_quarter_of_its_ttl_or_always_takes_a_third() {
+    let (ttl, step) = (Duration::from_secs(6), Duration::from_millis(10));
+    let fresh_for = ttl * 4 / 5;
+    let answers = || (0..=200).map(|nth| step * nth);
+    for took in answers() {
+        assert!(age_at_answer(ttl, took, took) <= fresh_for, "{took:?} each");
+        for takes in answers().filter(|takes| *takes <= ttl / 4) {
+            let age = age_at_answer(ttl, took, takes);
+            assert!(age <= fresh_for, "{age:?}: {takes:?} after {took:?}");
+        }
+    }
+    assert!(age_at_answer(ttl, Duration::ZERO, ttl / 3) > fresh_for, "not however suddenly");
+}
+
+#[test]
+fn a_lease_is_renewed_four_times_in_its_ttl_however_fast_the_store_is() {
+    let ttl = Duration::from_secs(6);
+    for ms in 0..750 {
+        let took = Duration::from_millis(ms);
+        // Up to when the keep-alive is sent, not answered.
+        assert_eq!(age_at_answer(ttl, took, took) - took, ttl / 4, "{took:?}");
+    }
+}

@@ -5,15 +5,20 @@ use super::failure::{Failure, classify};
 use super::link::{Link, Links};
 use super::problem::Problem;
 use super::{convert, unanswered};
-use crate::kv::{KvError, LeaseId};
+use crate::kv::{KvError, LeaseId, Renewal};
 use etcd_client::{Error, GetOptions, LeaseKeepAliveStream, LeaseKeeper};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long the first answer may take, before the TTL is known: a third of the TTL of a broker's lease.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long ago an answer may have come that lets a keep-alive be sent: as long as a busy machine takes from one to the other. One that
+/// cannot hear may be replaced so much later than one that is silent.
+const JUST: Duration = Duration::from_millis(200);
 
 /// What etcd-client says of a lease that has ended; it has no variant for it.
 const ENDED: &str = "lease not found";
@@ -22,6 +27,8 @@ struct Stream {
     link: Link,
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
+    /// When the last answer to a keep-alive came.
+    heard: Instant,
 }
 
 /// A lease that was kept alive before.
@@ -31,6 +38,13 @@ struct Held {
     stream: Option<Stream>,
 }
 
+/// Of every keep-alive that is sent here two things hold, whatever etcd, the network and this process do:
+///
+/// - Its sender has just heard etcd. Within `JUST` before it the connection of its stream has answered: a read that was made for it, or the
+///   keep-alive before it. How long the answer took does not matter. So who hears nothing any more asks for no more time, and its lease
+///   ends as soon as that of one who is not heard, but for `JUST`.
+/// - Its time is counted from before it was sent (`Renewal::sent_after`), and by etcd from when it came. So nobody believes in a lease
+///   for longer than etcd does. The read before it costs none of that time: a slow etcd makes nobody stale that it answers.
 pub(super) struct KeepAlives {
     links: Links,
     held: Mutex<BTreeMap<LeaseId, Held>>,
@@ -53,8 +67,10 @@ impl KeepAlives {
     /// Renews the lease; `None` is etcd's own word that it has ended (rule B3). Silence is not.
     ///
     /// A request is heard also where its answer is not: whoever asked at once would be taken for alive for up to a third of the TTL longer
-    /// than one that is not heard. So the connection has to answer first.
-    pub(super) async fn renew(&self, lease: LeaseId) -> Result<Option<Duration>, KvError> {
+    /// than one that is not heard. So the connection has to answer first, unless it has just done so. Each answer may take a third of
+    /// the TTL.
+    pub(super) async fn renew(&self, lease: LeaseId) -> Result<Option<Renewal>, KvError> {
+        let begun = Instant::now();
         let (patience, stream) = match self.held().get_mut(&lease) {
             Some(held) => (held.ttl / 3, held.stream.take()),
             None => (FIRST_PATIENCE, None),
@@ -67,17 +83,24 @@ impl KeepAlives {
                 Err(_) => return Err(KvError::Unavailable(unanswered(patience))),
             },
         };
-        self.patiently(patience, &link, self.hear(&link)).await?;
-        match self.patiently(patience, &link, self.ask(lease, &link, stream)).await? {
-            Some((ttl, stream)) => {
-                self.held().insert(lease, Held { ttl, stream: Some(stream) });
-                Ok(Some(ttl))
-            }
-            None => {
-                self.forget(lease);
-                Ok(None)
-            }
+        if stream.as_ref().is_none_or(|stream| stream.heard.elapsed() > JUST) {
+            self.patiently(patience, &link, self.hear(&link)).await?;
         }
+        let opened = match stream {
+            Some(stream) => Some(stream),
+            None => self.patiently(patience, &link, self.open(lease, &link)).await?,
+        };
+        let sent_after = begun.elapsed();
+        let renewed = match opened {
+            Some(stream) => self.patiently(patience, &link, self.ask(stream)).await?,
+            None => None,
+        };
+        let Some((left, stream)) = renewed else {
+            self.forget(lease);
+            return Ok(None);
+        };
+        self.held().insert(lease, Held { ttl: left, stream: Some(stream) });
+        Ok(Some(Renewal { left, sent_after }))
     }
 
     /// Waits for an answer as long as one may take; a connection that owes it for longer is given up.
@@ -110,19 +133,7 @@ impl KeepAlives {
         answer.map(drop).map_err(|error| self.failed(link, &error))
     }
 
-    async fn ask(
-        &self,
-        lease: LeaseId,
-        link: &Link,
-        stream: Option<Stream>,
-    ) -> Result<Option<(Duration, Stream)>, KvError> {
-        let mut stream = match stream {
-            Some(stream) => stream,
-            None => match self.open(lease, link).await? {
-                Some(stream) => stream,
-                None => return Ok(None),
-            },
-        };
+    async fn ask(&self, mut stream: Stream) -> Result<Option<(Duration, Stream)>, KvError> {
         let asked = stream.keeper.keep_alive().await;
         let answer = match asked {
             Ok(()) => stream.answers.message().await,
@@ -130,7 +141,10 @@ impl KeepAlives {
         };
         match answer {
             Ok(Some(answer)) => match u64::try_from(answer.ttl()) {
-                Ok(seconds) if seconds > 0 => Ok(Some((Duration::from_secs(seconds), stream))),
+                Ok(seconds) if seconds > 0 => {
+                    stream.heard = Instant::now();
+                    Ok(Some((Duration::from_secs(seconds), stream)))
+                }
                 _ => Ok(None),
             },
             Ok(None) => {
@@ -141,10 +155,10 @@ impl KeepAlives {
         }
     }
 
-    /// Opens a stream; etcd-client asks once while it does so.
+    /// Opens a stream; etcd-client asks once while it does so, which is a keep-alive like any other.
     async fn open(&self, lease: LeaseId, link: &Link) -> Result<Option<Stream>, KvError> {
         match link.lease.clone().keep_alive(convert::lease_id(lease)).await {
-            Ok((keeper, answers)) => Ok(Some(Stream { link: link.clone(), keeper, answers })),
+            Ok((keeper, answers)) => Ok(Some(Stream { link: link.clone(), keeper, answers, heard: Instant::now() })),
             Err(Error::LeaseKeepAliveError(said)) if said == ENDED => Ok(None),
             Err(error) => Err(self.failed(link, &error)),
         }

@@ -10,8 +10,9 @@ use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, ResponseHeader,
     TlsOptions, WatchClient,
 };
-use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,8 @@ struct Current {
 struct Connector {
     options: Arc<EtcdOptions>,
     seen: Arc<Seen>,
+    /// How long one member may take to answer before the next is tried beside it.
+    turn: Duration,
     /// How long one member may take to answer.
     attempt: Duration,
 }
@@ -98,9 +101,9 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(options: Arc<EtcdOptions>, seen: Arc<Seen>, attempt: Duration) -> Links {
+    pub(super) fn new(options: Arc<EtcdOptions>, seen: Arc<Seen>, turn: Duration, attempt: Duration) -> Links {
         let current = Mutex::new(Current { at: 0, made: 0, link: None, lost: 0, connecting: None });
-        Links { connector: Arc::new(Connector { options, seen, attempt }), current }
+        Links { connector: Arc::new(Connector { options, seen, turn, attempt }), current }
     }
 
     /// How long one member may take to answer.
@@ -176,18 +179,29 @@ impl Connector {
         format!("{}/cluster", self.options.prefix.trim_end_matches('/'))
     }
 
-    /// Tries every member once, beginning with one; says which it was.
+    /// Tries every member once, beginning with one: the next when one has failed, and beside one whose turn is over, which may be slow
+    /// as they all are. Says which it was.
     async fn connect_any(&self, from: usize, number: u64) -> Result<(usize, Link), ConnectError> {
         let count = self.options.endpoints.len();
+        let mut untried = (from..from + count).map(|at| at % count);
+        let mut tried = FuturesUnordered::new();
         let mut worst: Option<ConnectError> = None;
-        for at in (from..from + count).map(|at| at % count) {
-            match self.connect(at, number).await {
-                Ok(link) => return Ok((at, link)),
-                Err(error) => {
+        loop {
+            tried.extend(untried.next().map(|at| async move { (at, self.connect(at, number).await) }));
+            let ended = if untried.len() == 0 {
+                tried.next().await
+            } else {
+                let Ok(ended) = tokio::time::timeout(self.turn, tried.next()).await else { continue };
+                ended
+            };
+            match ended {
+                Some((at, Ok(link))) => return Ok((at, link)),
+                Some((_, Err(error))) => {
                     if worst.as_ref().is_none_or(|worst| error.problem > worst.problem) {
                         worst = Some(error);
                     }
                 }
+                None => break,
             }
         }
         Err(worst.unwrap_or_else(|| ConnectError::new("", Problem::Unreachable, "no address was given")))
@@ -208,16 +222,19 @@ impl Connector {
             let channel = dial(endpoint, tls.as_ref()).await.map_err(|error| failed(&error.into()))?;
             let client = Client::from_channel(Channel::Tonic(channel), Some(connect_options(user.as_ref()))).await;
             let client = client.map_err(|error| failed(&error))?;
-            let mut kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
-            let answer = kv.get(self.any_key(), Some(GetOptions::new().with_count_only())).await;
-            let answer = answer.map_err(|error| failed(&error))?;
+            let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+            let (mut reader, mut maintenance) = (kv.clone(), client.maintenance_client());
+            let read = reader.get(self.any_key(), Some(GetOptions::new().with_count_only()));
+            // Older servers keep their version from users without the root role; that is no reason to refuse them.
+            let status = maintenance.status().map(Result::ok).map(Ok);
+            // Both at once, for the sake of a slow etcd.
+            let (answer, status) = tokio::try_join!(read, status).map_err(|error| failed(&error))?;
             let header = answer
                 .header()
                 .ok_or_else(|| ConnectError::new(endpoint, Problem::NotEtcd, "it answered a read without a header"))?;
             let restored = |reason: String| ConnectError::new(endpoint, Problem::Restored, &reason);
             self.seen.admit(before, header).map_err(restored)?;
-            // Older servers keep their version from users without the root role; that is no reason to refuse them.
-            let version = client.maintenance_client().status().await.ok().and_then(|status| version(status.version()));
+            let version = status.and_then(|status| version(status.version()));
             Ok((client, kv, version))
         };
         let answered = tokio::time::timeout(self.attempt, answered).await;

@@ -21,9 +21,9 @@ const GONE: i64 = -1;
 
 impl Door {
     async fn keep_alive(&self, request: PbLeaseKeepAliveRequest) -> Result<PbLeaseKeepAliveResponse, Status> {
-        let left = self.store.keep_alive(convert::lease_id(request.id)).await.map_err(|error| status::of(&error))?;
+        let renewal = self.store.keep_alive(convert::lease_id(request.id)).await.map_err(|error| status::of(&error))?;
         // 0 says that the lease has ended (rule B3).
-        let ttl = left.map_or(0, seconds);
+        let ttl = renewal.map_or(0, |renewal| seconds(renewal.left));
         Ok(PbLeaseKeepAliveResponse { header: Some(self.header_now()), id: request.id, ttl })
     }
 }

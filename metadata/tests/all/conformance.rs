@@ -397,8 +397,8 @@ pub(crate) async fn keep_alive_keeps_keys(subject: &Subject) {
     write(subject, vec![put_leased("alive/a", lease.id)]).await;
     for _ in 0..4 {
         (subject.pass)(Duration::from_secs(1)).await;
-        let left = subject.kv.keep_alive(lease.id).await.expect("the store is up").expect("the lease lives");
-        assert!(left > Duration::ZERO && left <= lease.ttl);
+        let renewal = subject.kv.keep_alive(lease.id).await.expect("the store is up").expect("the lease lives");
+        assert!(renewal.left > Duration::ZERO && renewal.left <= lease.ttl);
     }
     assert_eq!(value(subject, "alive/a").await.as_deref(), Some("leased"));
 }

@@ -5,8 +5,8 @@ use futures::FutureExt;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::Key;
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
-    WatchBatch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch, WatchBatch,
 };
 use millpond_metadata::store::{Follow, Store};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Kv for Slow {
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<Lease, KvError>> {
         self.0.grant(ttl)
     }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         self.0.keep_alive(lease)
     }
     fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), KvError>> {

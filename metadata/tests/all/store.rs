@@ -9,7 +9,8 @@ use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::{Key, Keys};
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch, Write,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch, Write,
 };
 use millpond_metadata::store::{
     Bumped, CreateOutcome, Election, Image, NewTopic, Outcome, Placement, Registered, Registration, Session, Store,
@@ -81,7 +82,7 @@ impl Kv for Lossy {
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<Lease, KvError>> {
         self.inner.grant(ttl)
     }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         self.inner.keep_alive(lease)
     }
     fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), KvError>> {
@@ -365,7 +366,7 @@ impl Kv for Stepped {
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<Lease, KvError>> {
         self.inner.grant(ttl)
     }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         self.inner.keep_alive(lease)
     }
     fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), KvError>> {

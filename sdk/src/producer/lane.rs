@@ -26,9 +26,6 @@ const _: () =
 /// How long an answer is waited for before the client asks who leads.
 pub(super) const LEADER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it asks again while the answer is still owed: up to so much comes on top of what an election after a silent broker takes.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
-
 /// A connection that carries batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkId(pub(super) u64);

@@ -2,9 +2,10 @@
 //!
 //! Lanes decide; this moves. It reads the clock and draws the random numbers for them.
 
+use super::asks::Asks;
 use super::batch::Written;
 use super::config::Acks;
-use super::lane::{ASK_AGAIN, Identity, Lane, LaneConfig, LinkId, Need, RequestId};
+use super::lane::{Identity, Lane, LaneConfig, LinkId, Need, RequestId};
 use super::link::{self, LinkEvent};
 use super::{Life, ProducerConfig, Shared};
 use crate::client::{Client, Repeat, answer, log_client};
@@ -48,8 +49,8 @@ pub(super) struct Sender {
     link_tasks: JoinSet<()>,
     /// Topics that are being asked for.
     refreshing: BTreeSet<Arc<str>>,
-    /// When the leaders of a topic were last asked for because an answer was late.
-    asked: HashMap<Arc<str>, Instant>,
+    /// The asks for the leaders of topics whose answers are late.
+    asks: HashMap<Arc<str>, Asks>,
     identifying: bool,
     job_failures: u32,
     ages_checked: Instant,
@@ -101,7 +102,7 @@ impl Sender {
             jobs: JoinSet::new(),
             link_tasks: JoinSet::new(),
             refreshing: BTreeSet::new(),
-            asked: HashMap::new(),
+            asks: HashMap::new(),
             identifying: false,
             job_failures: 0,
             ages_checked: Instant::now(),
@@ -309,13 +310,14 @@ impl Sender {
             .iter()
             .filter_map(|(partition, lane)| Some((Arc::clone(&partition.topic), lane.suspicious(now)?)));
         let late: BTreeSet<(Arc<str>, LinkId)> = late.collect();
+        self.asks.retain(|topic, asks| now < asks.next() || late.iter().any(|(late, _)| late == topic));
         for (topic, link) in late {
-            let asked = self.asked.get(&topic).is_some_and(|at| now < *at + ASK_AGAIN);
+            let due = self.asks.get(&topic).is_none_or(|asks| now >= asks.next());
             let address = self.links.iter().find(|(_, known)| known.id == link).map(|(address, _)| address);
-            if let Some(address) = address.filter(|_| !asked) {
+            if let Some(address) = address.filter(|_| due) {
                 tracing::debug!(%topic, address, "an answer is late; asking who leads");
                 self.client.suspect(address);
-                self.asked.insert(Arc::clone(&topic), now);
+                self.asks.entry(Arc::clone(&topic)).or_insert_with(|| Asks::new(now)).asked(now, rand::random());
                 self.refresh(&topic, now);
             }
         }
@@ -424,7 +426,7 @@ impl Sender {
         let gathered = self.shared.accumulator().deadline(self.config.delivery_timeout, has_room);
         let sent = lanes.values().filter_map(|lane| lane.deadline(now, config)).min();
         let late = lanes.iter().filter(|(_, lane)| lane.suspicious(now).is_some());
-        let ask = late.filter_map(|(partition, _)| Some(*self.asked.get(&partition.topic)? + ASK_AGAIN)).min();
+        let ask = late.filter_map(|(partition, _)| Some(self.asks.get(&partition.topic)?.next())).min();
         gathered.into_iter().chain(sent).chain(ask).min().unwrap_or(now + IDLE)
     }
 }

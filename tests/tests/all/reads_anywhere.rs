@@ -43,18 +43,25 @@ struct Fleet {
 
 impl Fleet {
     async fn start() -> Fleet {
+        let fleet = Fleet::of(|_| {}).await;
+        let (client, admin) = (&fleet.client, Admin::new(&fleet.client));
+        publish(client, 0..TIERED).await;
+        admin.flush_topic(TOPIC).await.expect("the bucket is there");
+        publish(client, TIERED..ALL).await;
+        let status = admin.partition_status(TOPIC, 0).await.expect("it is led");
+        assert_eq!((status.tiered_end, status.high_watermark), (Offset(TIERED), Offset(ALL)));
+        fleet
+    }
+
+    /// With a topic that is empty, and set as the caller says.
+    async fn of(set: impl Fn(&mut NewTopic)) -> Fleet {
         let brokers = TestBrokers::start(3, Arc::new(InMemory::new())).await;
         let client = Client::connect(&brokers.bootstrap()).await.expect("brokers are up");
         let mut topic = NewTopic::new(TOPIC);
         (topic.partitions, topic.replication_factor) = (Some(1), Some(1));
-        let admin = Admin::new(&client);
-        let made = admin.create_topic(topic).await.expect("the topic is new").partitions.remove(0);
+        set(&mut topic);
+        let made = Admin::new(&client).create_topic(topic).await.expect("the topic is new").partitions.remove(0);
         let leader = made.leader.expect("it is led").0;
-        publish(&client, 0..TIERED).await;
-        admin.flush_topic(TOPIC).await.expect("the bucket is there");
-        publish(&client, TIERED..ALL).await;
-        let status = admin.partition_status(TOPIC, 0).await.expect("it is led");
-        assert_eq!((status.tiered_end, status.high_watermark), (Offset(TIERED), Offset(ALL)));
         let others = [(leader + 1) % 3, (leader + 2) % 3];
         Fleet { brokers, client, leader, epoch: made.leader_epoch.0, others }
     }
@@ -100,17 +107,35 @@ async fn publish(client: &Client, numbers: Range<u64>) {
     producer.close().await;
 }
 
+/// Writes a value for each of these keys; `None` deletes them.
+async fn keep(client: &Client, keys: Range<u64>, value: Option<&str>) {
+    let producer = Producer::new(client, ProducerConfig::default()).expect("the defaults are sound");
+    let mut deliveries = Vec::new();
+    for key in keys {
+        let record = ProducerRecord::new(TOPIC).partition(0).key(key.to_string());
+        let record = value.iter().fold(record, |record, value| record.value((*value).to_owned()));
+        deliveries.push(producer.send(record).await.expect("there is room"));
+    }
+    for delivery in deliveries {
+        delivery.await.expect("acknowledged");
+    }
+    producer.close().await;
+}
+
 fn ask(offset: u64) -> v1::FetchOneRequest {
     // Small reads, so that there are several.
     let topic = Some(v1::TopicRef::name(TOPIC));
     v1::FetchOneRequest { topic, offset, bytes_max: 4096, wait_ms_max: 10_000, ..Default::default() }
 }
 
+fn batches(answer: v1::FetchOneResponse) -> Vec<Batch> {
+    let mut bytes = answer.records.unwrap_or_default().into_bytes();
+    std::iter::from_fn(|| Batch::take(&mut bytes).expect("only whole batches are sent")).collect()
+}
+
 /// The offsets of each batch of an answer.
 fn ranges(answer: v1::FetchOneResponse) -> Vec<Range<u64>> {
-    let mut bytes = answer.records.unwrap_or_default().into_bytes();
-    let batches = std::iter::from_fn(|| Batch::take(&mut bytes).expect("only whole batches are sent"));
-    batches.map(|batch| batch.base_offset().0..batch.end_offset().0).collect()
+    batches(answer).iter().map(|batch| batch.base_offset().0..batch.end_offset().0).collect()
 }
 
 fn reason(status: &Status) -> String {
@@ -201,6 +226,50 @@ async fn a_broker_without_a_copy_holds_readers_to_their_epochs_and_leaves_proofs
         tokio::task::yield_now().await;
     };
     assert_eq!(found.last().map(|last| last.end), Some(ALL));
+    fleet.brokers.stop().await;
+}
+
+/// Rule F4 of a compacted log: kafkajs asks at the same offset again for as long as it is given nothing but batches without records.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_a_broker_without_a_copy_goes_on_behind_what_compaction_emptied() {
+    let fleet = Fleet::of(|topic| {
+        let settings =
+            [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0"), ("delete.retention.ms", "100")];
+        topic.configs = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    })
+    .await;
+    let admin = Admin::new(&fleet.client);
+    for value in [Some("set"), None] {
+        keep(&fleet.client, 0..10, value).await;
+        admin.flush_topic(TOPIC).await.expect("the bucket is there");
+    }
+    let mut log = fleet.log(fleet.leader).await;
+    while batches(log.fetch_one(ask(0)).await.expect("it leads").into_inner())
+        .iter()
+        .any(|batch| batch.record_count() > 0)
+    {
+        tokio::task::yield_now().await;
+    }
+    // From here on nothing more of it is compacted.
+    let lag = [("min.compaction.lag.ms".to_owned(), Some("3600000".to_owned()))];
+    admin.alter_topic(TOPIC, lag.into()).await.expect("it is a setting");
+    // More than a read takes, so that no read of what is before it brings it along.
+    let bytes_max = ask(0).bytes_max as usize;
+    keep(&fleet.client, 10..11, Some(&"large ".repeat(bytes_max))).await;
+    admin.flush_topic(TOPIC).await.expect("the bucket is there");
+    for (broker, isolation) in [
+        (fleet.leader, v1::Isolation::ReadUncommitted),
+        (fleet.others[0], v1::Isolation::ReadUncommitted),
+        (fleet.others[0], v1::Isolation::ReadCommitted),
+        (fleet.others[1], v1::Isolation::ReadCommitted),
+    ] {
+        let request = v1::FetchOneRequest { isolation: isolation.into(), ..ask(0) };
+        let answer = fleet.log(broker).await.fetch_one(request).await.expect("it is in object storage");
+        let batches = batches(answer.into_inner());
+        let (last, before) = batches.split_last().expect("something is there");
+        assert!(!before.is_empty() && before.iter().all(|batch| batch.record_count() == 0), "a hole comes first");
+        assert_eq!((last.base_offset(), last.record_count()), (Offset(20), 1), "broker {broker}, {isolation:?}");
+    }
     fleet.brokers.stop().await;
 }
 

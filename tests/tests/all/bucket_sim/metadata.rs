@@ -4,7 +4,8 @@
 use millpond_metadata::clock::ManualClock;
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -95,7 +96,7 @@ impl Kv for LateKv {
         self.inner.grant(ttl)
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         self.inner.keep_alive(lease)
     }
 

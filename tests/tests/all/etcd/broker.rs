@@ -1,12 +1,21 @@
 //! The real binary on a real etcd: produce, consume, kill and restart, through the death of etcd and past a restored one.
 
 use super::{VERSIONS, cluster};
+use millpond_metadata::kv::Kv;
+use millpond_proto::v1;
+use millpond_proto::v1::admin_client::AdminClient;
 use millpond_tests::etcd::EtcdCluster;
+use millpond_tests::http::metric;
 use millpond_tests::process::{BrokerProcess, binary};
+use millpond_tests::proxy::{Mode, Proxy};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// How long etcd is slow: several times a broker's TTL.
+const SLOW_FOR: Duration = Duration::from_secs(15);
 
 /// Arguments of a broker with its data under `dir`.
 fn arguments(cluster: &EtcdCluster, dir: &Path) -> Vec<String> {
@@ -126,6 +135,52 @@ async fn expelled_broker_registers_again() {
         assert!(again.expect("found").mod_revision() > registered);
         produce(&broker, 10..20);
         check(&broker, 20);
+    }
+}
+
+/// Rules Z4 and B5: an etcd that answers, however late, keeps its brokers in office, and none of them stale.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_broker_goes_stale_whose_etcd_takes_seconds_to_answer() {
+    for tool in VERSIONS {
+        let Some(cluster) = cluster("no_broker_goes_stale_whose_etcd_takes_seconds_to_answer", tool, 1).await else {
+            continue;
+        };
+        let port = cluster.address(0).rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
+        let proxy = Proxy::start(port).await;
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut arguments = arguments(&cluster, dir.path());
+        let metadata = arguments.iter().position(|word| *word == cluster.url()).expect("it is told where etcd is");
+        arguments[metadata] = format!("etcd://{}", proxy.address());
+        let broker = BrokerProcess::start(&arguments);
+        succeed(&broker, &["topic", "create", "orders"], "");
+        produce(&broker, 0..10);
+        let kv = super::connect(&cluster.url()).await;
+        let session = "/millpond/pond/b/3/sess";
+        let registered = super::get(&kv, session).await.expect("it is registered");
+        let hourglass = kv.grant(SLOW_FOR).await.expect("granted").id;
+        let start = super::write(&kv, vec![super::put_leased("hourglass", hourglass)]).await;
+        let mut turned = kv.watch(super::under("hourglass"), start.next()).await.expect("etcd is up");
+        let turned = async move { turned.next().await.expect("it runs out") };
+        tokio::pin!(turned);
+        proxy.set(Mode::Delay(Duration::from_millis(1500)));
+        let mut admin = AdminClient::connect(format!("http://{}", broker.grpc)).await.expect("it is up");
+        let mut looks = tokio::time::interval(Duration::from_millis(50));
+        let (mut oldest, mut looked) = (0.0, 0);
+        loop {
+            tokio::select! {
+                _ = &mut turned => break,
+                _ = looks.tick() => {}
+            }
+            oldest = f64::max(oldest, metric(&broker.http, "millpond_lease_age_seconds").await);
+            // Only a broker that is not stale lists topics (rule B5).
+            let listed = admin.list_topics(v1::ListTopicsRequest {}).await;
+            let listed = listed.unwrap_or_else(|refused| panic!("with a session {oldest} s old: {refused}"));
+            assert_eq!(listed.into_inner().topics.len(), 1);
+            looked += 1;
+        }
+        eprintln!("{looked} looks, and a session that was {oldest} s old at most");
+        assert!(oldest >= 1.5, "etcd was slow");
+        assert_eq!(super::get(&kv, session).await, Some(registered), "it is the same session");
     }
 }
 

@@ -29,13 +29,19 @@ each_version!(dead_etcd_ends_every_call_by_its_deadline, 1);
 each_version!(watch_goes_on_over_compaction, 1);
 each_version!(wiped_etcd_is_not_the_one_it_was, 1);
 each_version!(who_is_heard_and_does_not_hear_holds_no_lease, 1);
+each_version!(slow_answers_do_not_age_the_lease, 1);
+each_version!(slow_etcd_is_connected_to, 1);
 each_version!(stalled_member_does_not_end_the_lease, 3);
+each_version!(killed_leader_does_not_end_the_lease, 3);
 each_version!(watch_moves_to_another_member, 3);
 each_version!(increments_count_once_while_leaders_are_killed, 3);
 
 mod checks {
     use super::*;
     use millpond_tests::etcd::EtcdCluster;
+
+    /// How late an etcd answers that is slow, and no slower than a keep-alive may be answered.
+    const SLOW: Duration = Duration::from_millis(1500);
 
     /// Rules B3, K4: what the owner of an ended lease sends does nothing.
     pub(super) async fn ended_lease_fences_its_owner(cluster: EtcdCluster) {
@@ -228,6 +234,69 @@ mod checks {
             () = try_on => unreachable!("it tries on"),
         };
         assert_eq!(first, ["lease/deaf"], "the witness was renewed after it, by one that hears");
+    }
+
+    /// Rules Z4 and B5: what is said of when a keep-alive was sent is true, and leaves out what it took to hear etcd before.
+    pub(super) async fn slow_answers_do_not_age_the_lease(cluster: EtcdCluster) {
+        let (proxy, slow, _) = proxied(&cluster).await;
+        let lease = slow.grant(Duration::from_secs(6)).await.expect("granted").id;
+        assert!(slow.keep_alive(lease).await.expect("etcd is up").is_some());
+        proxy.set(Mode::Delay(SLOW));
+        let renew = async || {
+            let asked = Instant::now();
+            let renewal = slow.keep_alive(lease).await.expect("etcd answers").expect("it lives");
+            (renewal, asked.elapsed())
+        };
+        // The first may come right after the one before.
+        renew().await;
+        for _ in 0..3 {
+            let (renewal, took) = renew().await;
+            assert!(renewal.sent_after < SLOW && took >= SLOW, "the answer before is heard: {renewal:?} in {took:?}");
+            // This takes an answer too, of another connection.
+            get(&slow, "sess").await;
+            let (renewal, took) = renew().await;
+            assert!(renewal.sent_after >= SLOW, "another answer is heard first: {renewal:?}");
+            assert!(
+                took >= renewal.sent_after + SLOW,
+                "nor is it said that it was sent later: {renewal:?} in {took:?}"
+            );
+        }
+    }
+
+    /// Rule Z4: a keep-alive gets a connection to an etcd that answers later than the next member would be tried.
+    pub(super) async fn slow_etcd_is_connected_to(cluster: EtcdCluster) {
+        let (proxy, slow, _) = proxied(&cluster).await;
+        let lease = slow.grant(Duration::from_secs(60)).await.expect("granted").id;
+        proxy.set(Mode::Delay(SLOW));
+        let asked = Instant::now();
+        assert!(slow.keep_alive(lease).await.expect("it is connected to at once").is_some());
+        assert!(asked.elapsed() >= SLOW * 3, "to connect, to hear it, and to open a stream: {:?}", asked.elapsed());
+    }
+
+    /// Rule Z4: an election of etcd, which breaks the connections of its leader, costs no lease.
+    pub(super) async fn killed_leader_does_not_end_the_lease(mut cluster: EtcdCluster) {
+        let kv = connect(&cluster.url()).await;
+        let lease = kv.grant(Duration::from_secs(6)).await.expect("granted");
+        write(&kv, vec![put_leased("sess", lease.id)]).await;
+        let mut took = Vec::new();
+        for _ in 0..cluster.size() {
+            assert!(kv.keep_alive(lease.id).await.expect("etcd is up").is_some());
+            let victim = cluster.leader().await;
+            cluster.kill(victim);
+            let killed = Instant::now();
+            loop {
+                match kv.keep_alive(lease.id).await {
+                    Ok(left) => break assert!(left.is_some(), "the lease ended with its leader killed"),
+                    Err(KvError::Unknown(_) | KvError::Unavailable(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            took.push(killed.elapsed());
+            assert!(killed.elapsed() < lease.ttl, "{took:?}");
+            cluster.restart(victim).await;
+        }
+        assert!(get(&kv, "sess").await.is_some());
+        eprintln!("renewed {took:?} after the leader was killed");
     }
 
     /// Rule Z4: a keep-alive that meets silence goes to another member before the lease ends.

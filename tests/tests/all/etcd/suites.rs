@@ -5,7 +5,8 @@ use crate::conformance::{Subject, suite};
 use bytes::Bytes;
 use millpond_metadata::etcd::Etcd;
 use millpond_metadata::kv::{
-    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Revision, Txn, TxnOutcome, Watch,
+    BoxFuture, Interval, Kv, KvError, Lease, LeaseId, Position, Range, Ranged, Renewal, Revision, Txn, TxnOutcome,
+    Watch,
 };
 use millpond_tests::etcd::EtcdCluster;
 use millpond_tests::tools::Tool;
@@ -139,7 +140,7 @@ impl Kv for Harassed {
     }
 
     /// Keep-alives have a connection of their own, which may be to the killed member: they are asked again, as a broker does.
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Duration>, KvError>> {
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Option<Renewal>, KvError>> {
         Box::pin(self.undisturbed(async move {
             loop {
                 match self.etcd.keep_alive(lease).await {
