@@ -22,13 +22,13 @@ use crate::tier::TierHandle;
 use crate::tiered::Tiered;
 use crate::wal::{Wal, WalPermit};
 use bytes::Bytes;
-use millpond_core::replica;
-use millpond_log::batch::{Admitted, BatchError, TimestampType};
+use millpond_core::replica::{self, Input};
+use millpond_log::batch::{Admitted, BatchError, ProducerWrite, TimestampType};
 use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid, TimestampMs};
 use millpond_metadata::store::{Session, Store};
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::Instrument;
 use tracing::field::Empty;
@@ -171,6 +171,16 @@ impl Broker {
             })
         };
         Ok(committed.instrument(span))
+    }
+
+    /// Tells the partition's leader, if it is here, that a batch was refused `ago` on its way to it and will come again, before it is given
+    /// one that follows (rule P6).
+    pub(crate) fn note_refused(&self, topic: &TopicRef, partition: u32, write: ProducerWrite, ago: Duration) {
+        let Ok((_, handle)) = self.inner.catalog.partition(topic, partition) else { return };
+        let Ok(local) = handle.local() else { return };
+        let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        // A shard that is gone takes no batch either.
+        let _ = local.shard.send(ShardMsg::Step { partition: handle.id, input: Input::Refused { write, ago_ms } });
     }
 
     /// From a request to its place in the queue of its shard.

@@ -159,6 +159,7 @@ impl Replica {
             Input::Produce { token, batch, latest, acks } => {
                 self.produce(now, Produce { token, batch, latest, acks }, out);
             }
+            Input::Refused { write, ago_ms } => self.note_refused(now, write, ago_ms),
             Input::Verified(verified) => self.verified(verified),
             Input::EndTransaction { token, marker } => self.end_transaction(now, token, &marker, out),
             Input::Durable(mark) => self.note_durable(now, mark, out),

@@ -46,12 +46,6 @@ pub struct ProducerStamp {
 }
 
 impl ProducerStamp {
-    /// What the header at the front of `bytes` says, of which nothing is checked; `None` if the batch has no producer, or no sequence.
-    #[must_use]
-    pub fn of_unchecked(bytes: &[u8]) -> Option<ProducerStamp> {
-        ProducerStamp::of_header(bytes.first_chunk()?).filter(|stamp| stamp.base_sequence >= 0)
-    }
-
     fn of_header(head: &[u8; BATCH_HEADER_BYTES]) -> Option<ProducerStamp> {
         let id = u64::try_from(layout::PRODUCER_ID.get(head)).ok()?;
         let epoch = u16::try_from(layout::PRODUCER_EPOCH.get(head)).ok()?;

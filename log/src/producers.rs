@@ -6,7 +6,7 @@
 mod refused;
 mod snapshot;
 
-pub use refused::Refused;
+pub use refused::{First, Refused};
 
 use crate::batch::{ProducerStamp, ProducerWrite, WriteKind};
 use crate::ids::{CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};

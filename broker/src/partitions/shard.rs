@@ -315,6 +315,10 @@ impl Shard {
         let Some(slot) = self.slots.get_mut(&partition) else { return };
         let mut waited = slot.unverified.take(&verified);
         if let Some(refused) = refused {
+            let first = waited.first().and_then(|produce| produce.batch.producer_write());
+            if let Some(write) = first.filter(|_| refused.code.retriable()) {
+                self.step(partition, Input::Refused { write, ago_ms: 0 });
+            }
             return self.to_answer.extend(waited.into_iter().map(|produce| (produce.reply, Err(refused.clone()))));
         }
         // What a transfer holds back came later, and stays behind.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::records::PartitionRecord;
 use crate::rules::Rule;
-use millpond_log::batch::{ProducerWrite, TimestampType, WriteKind};
+use millpond_log::batch::{ProducerStamp, ProducerWrite, TimestampType, WriteKind};
 use millpond_log::limits::PARTITION_PRODUCERS_MAX;
 use millpond_log::producers::{ProducerError, Refused, Verdict};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
@@ -290,7 +290,7 @@ impl Replica {
             return Err(ended.into());
         }
         let is_refused = lacks.is_some() || matches!(verdict, Err(ProducerError::TooMany { .. }));
-        self.keep_first(append_time, write, is_refused)?;
+        self.keep_first(now, append_time, write, is_refused)?;
         if let Some(lacks) = lacks {
             return Err(lacks);
         }
@@ -308,6 +308,7 @@ impl Replica {
     /// Rule P6: where nothing is known of a producer, its first batch may be any. If that is refused for now, none goes before it.
     fn keep_first(
         &mut self,
+        now: Now,
         append_time: TimestampMs,
         write: ProducerWrite,
         is_refused: bool,
@@ -317,12 +318,25 @@ impl Replica {
         if !matters || self.at_end.producers_at(append_time).knows(&write) {
             return Ok(());
         }
-        let transactional = write.kind == WriteKind::Transactional;
-        leading.refused.check(transactional, write.stamp)?;
+        let (place, ProducerStamp { id, base_sequence: got, .. }) =
+            (write.kind == WriteKind::Transactional, write.stamp);
+        if let Some(first) = leading.refused.before(place, write.stamp, now.mono_ms) {
+            return Err(ProducerError::Behind { id, expected: first.sequence, got });
+        }
         if is_refused {
-            leading.refused.note(transactional, write.stamp);
+            leading.refused.note(place, write.stamp, now.mono_ms);
         }
         Ok(())
+    }
+
+    /// A batch was refused before it came here. It says nothing of a producer that is known: its sequence tells what is next.
+    pub(super) fn note_refused(&mut self, now: Now, write: ProducerWrite, ago_ms: u64) {
+        let knows = self.at_end.producers_at(now.wall.max(self.at_end.last_append_time)).knows(&write);
+        let Role::Leader(leading) = &mut self.role else { return };
+        if !knows {
+            let place = write.kind == WriteKind::Transactional;
+            leading.refused.note(place, write.stamp, now.mono_ms.saturating_sub(ago_ms));
+        }
     }
 
     /// Whether this replica may append now: what an append under `acks` is refused with for lack of replicas (rule I1), if it is.

@@ -5,7 +5,7 @@ use super::isr::Proposal;
 use super::push::{Cursor, Placed, Push, PushReply};
 use super::transfer::Transfer;
 use crate::records::PartitionRecord;
-use millpond_log::batch::TimestampType;
+use millpond_log::batch::{ProducerWrite, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
 use millpond_log::producers::{ProducerError, ProducerTable};
 use millpond_log::transactions::Marker;
@@ -122,6 +122,13 @@ pub enum Input {
         latest: TimestampMs,
         /// When to answer.
         acks: Acks,
+    },
+    /// A batch was refused on its way here, `ago_ms` ago, and will come again (rule P6).
+    Refused {
+        /// Of whom it was, and which.
+        write: ProducerWrite,
+        /// How long ago, in milliseconds.
+        ago_ms: u64,
     },
     /// A coordinator has said that the partition is part of a producer's transaction (rule X3).
     Verified(Verified),

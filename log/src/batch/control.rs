@@ -3,6 +3,7 @@
 //! Only leaders make them; what producers send is refused by `admit`. What is read back may be of a newer writer or thinned out
 //! by compaction, so what is not understood ends nothing.
 
+use super::layout::{self, attribute};
 use super::{Batch, BatchBuilder, BatchError, NewRecord, ProducerStamp};
 use crate::codec::Codec;
 use crate::ids::{CoordinatorEpoch, TimestampMs};
@@ -20,6 +21,19 @@ pub struct ProducerWrite {
     pub stamp: ProducerStamp,
     /// What it is.
     pub kind: WriteKind,
+}
+
+impl ProducerWrite {
+    /// What the header at the front of `bytes` says of a client's batch, of which nothing is checked; `None` if it has no producer, or no
+    /// sequence.
+    #[must_use]
+    pub fn of_unchecked(bytes: &[u8]) -> Option<ProducerWrite> {
+        let head = bytes.first_chunk()?;
+        let stamp = ProducerStamp::of_header(head).filter(|stamp| stamp.base_sequence >= 0)?;
+        let transactional = layout::ATTRIBUTES.get(head).cast_unsigned() & attribute::TRANSACTIONAL != 0;
+        let kind = if transactional { WriteKind::Transactional } else { WriteKind::Plain };
+        Some(ProducerWrite { stamp, kind })
+    }
 }
 
 /// What a producer's batch is.

@@ -38,7 +38,8 @@ struct Held {
     stream: Option<Stream>,
 }
 
-/// Of every keep-alive that is sent here two things hold, whatever etcd, the network and this process do:
+/// Of every keep-alive that is sent here two things hold, whatever etcd and the network do, and the second whatever this process does (one
+/// that was stopped may take an answer that waited for it for a new one, once):
 ///
 /// - Its sender has just heard etcd. Within `JUST` before it the connection of its stream has answered: a read that was made for it, or the
 ///   keep-alive before it. How long the answer took does not matter. So who hears nothing any more asks for no more time, and its lease

@@ -49,8 +49,8 @@ pub(super) struct Sender {
     link_tasks: JoinSet<()>,
     /// Topics that are being asked for.
     refreshing: BTreeSet<Arc<str>>,
-    /// The asks for the leaders of topics whose answers are late.
-    asks: HashMap<Arc<str>, Asks>,
+    /// The asks for the leaders of topics whose answers are late, by the link that they are to come by.
+    asks: BTreeMap<(Arc<str>, LinkId), Asks>,
     identifying: bool,
     job_failures: u32,
     ages_checked: Instant,
@@ -102,7 +102,7 @@ impl Sender {
             jobs: JoinSet::new(),
             link_tasks: JoinSet::new(),
             refreshing: BTreeSet::new(),
-            asks: HashMap::new(),
+            asks: BTreeMap::new(),
             identifying: false,
             job_failures: 0,
             ages_checked: Instant::now(),
@@ -310,15 +310,15 @@ impl Sender {
             .iter()
             .filter_map(|(partition, lane)| Some((Arc::clone(&partition.topic), lane.suspicious(now)?)));
         let late: BTreeSet<(Arc<str>, LinkId)> = late.collect();
-        self.asks.retain(|topic, asks| now < asks.next() || late.iter().any(|(late, _)| late == topic));
-        for (topic, link) in late {
-            let due = self.asks.get(&topic).is_none_or(|asks| now >= asks.next());
-            let address = self.links.iter().find(|(_, known)| known.id == link).map(|(address, _)| address);
+        self.asks.retain(|of, asks| now < asks.next() || late.contains(of));
+        for of in late {
+            let due = self.asks.get(&of).is_none_or(|asks| now >= asks.next());
+            let address = self.links.iter().find(|(_, known)| known.id == of.1).map(|(address, _)| address);
             if let Some(address) = address.filter(|_| due) {
-                tracing::debug!(%topic, address, "an answer is late; asking who leads");
+                tracing::debug!(topic = %of.0, address, "an answer is late; asking who leads");
                 self.client.suspect(address);
-                self.asks.entry(Arc::clone(&topic)).or_insert_with(|| Asks::new(now)).asked(now, rand::random());
-                self.refresh(&topic, now);
+                self.asks.entry(of.clone()).or_insert_with(|| Asks::new(now)).asked(now, rand::random());
+                self.refresh(&of.0, now);
             }
         }
     }
@@ -425,8 +425,9 @@ impl Sender {
         let has_room = |partition: &TopicPartition| lanes.get(partition).is_none_or(|lane| lane.has_room(config));
         let gathered = self.shared.accumulator().deadline(self.config.delivery_timeout, has_room);
         let sent = lanes.values().filter_map(|lane| lane.deadline(now, config)).min();
-        let late = lanes.iter().filter(|(_, lane)| lane.suspicious(now).is_some());
-        let ask = late.filter_map(|(partition, _)| Some(self.asks.get(&partition.topic)?.next())).min();
+        let late =
+            lanes.iter().filter_map(|(partition, lane)| Some((Arc::clone(&partition.topic), lane.suspicious(now)?)));
+        let ask = late.filter_map(|of| Some(self.asks.get(&of)?.next())).min();
         gathered.into_iter().chain(sent).chain(ask).min().unwrap_or(now + IDLE)
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use millpond_log::ErrorCode;
-use millpond_log::batch::ProducerStamp;
+use millpond_log::batch::ProducerWrite;
 use millpond_log::codec::Codec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,41 +120,40 @@ pub(super) async fn begin(
     let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
+        let name = Arc::new(topic.name);
         let mut waits = Vec::with_capacity(topic.partitions.len());
         for ProducePartition { index, records } in topic.partitions {
-            let stamp = ProducerStamp::of_unchecked(records.as_deref().unwrap_or_default());
-            let in_turn = refused.check(&topic.name, index, stamp);
-            let wait = match terms.clone().and_then(|acks| in_turn.map(|()| acks)) {
+            let write = records.as_deref().and_then(ProducerWrite::of_unchecked);
+            let wait = match &terms {
                 Ok(_) if version < ZSTD_SINCE && is_zstd(records.as_ref()) => Err(too_old_for_zstd()),
                 Ok(acks) => {
+                    if let Some((first, ago)) = write.and_then(|write| refused.before(&name, index, write)) {
+                        broker.note_refused(&TopicRef::Name(name.to_string()), index.cast_unsigned(), first, ago);
+                    }
                     let records = (records, frame_bytes);
-                    admit(broker, &topic.name, index, records, transaction.clone(), acks, timeout).await
+                    admit(broker, &name, index, records, transaction.clone(), *acks, timeout).await
                 }
-                Err(refused) => Err(refused),
+                Err(refused) => Err(refused.clone()),
             };
             // The client's patience is for the whole request: once memory stayed full for all of it, the rest does not wait.
             if wait.as_ref().is_err_and(|error| error.code == ErrorCode::RequestTimedOut) {
                 timeout = Duration::ZERO;
             }
-            refused.note(&topic.name, index, stamp, &wait);
+            refused.note(&name, index, write, &wait);
+            let (name, refused) = (Arc::clone(&name), refused.clone());
             waits.push(async move {
                 let result = match wait {
-                    Ok(committed) => committed.await,
+                    Ok(committed) => {
+                        committed.await.inspect_err(|error| refused.note_refusal(&name, index, write, error))
+                    }
                     Err(error) => Err(error),
                 };
-                (index, stamp, result)
+                (index, result)
             });
         }
-        let (name, refused) = (topic.name, refused.clone());
         topics.push(async move {
-            let mut results = Vec::with_capacity(waits.len());
-            for (index, stamp, result) in join_all(waits).await {
-                if result.is_err() {
-                    refused.note(&name, index, stamp, &result);
-                }
-                results.push((index, result));
-            }
-            (name, results)
+            let settled = join_all(waits).await;
+            (Arc::unwrap_or_clone(name), settled)
         });
     }
     async move {

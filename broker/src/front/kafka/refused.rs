@@ -1,13 +1,15 @@
-//! The order of a producer's batches where the first of them is refused (rule P6). A replica sees to it for what it refuses itself; here it is
-//! what never reached one, or one that did not lead.
+//! Batches of producers that were refused on a connection, before they reached their partition or where it did not lead: its leader is told of
+//! them before it is given what follows (rule P6).
 //!
-//! Of one connection, on which requests are begun one after the other. It refuses nothing that its partition would have taken in turn.
+//! It refuses nothing itself: only the leader knows whether the producer's sequence tells what is next.
 
 use crate::api::ApiError;
+use crate::clock;
 use millpond_log::ErrorCode;
-use millpond_log::batch::ProducerStamp;
+use millpond_log::batch::{ProducerStamp, ProducerWrite, WriteKind};
 use millpond_log::producers::Refused;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Producers of partitions that a connection notes: for some 100 bytes each, beside the topic's name.
 const NOTED_MAX: usize = 2000;
@@ -15,50 +17,67 @@ const NOTED_MAX: usize = 2000;
 /// Longer names are no topic's.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// A partition as the client named it.
-type Place = (String, i32);
+/// A partition as the client named it, and whether it is written to in transactions.
+type Place = (String, i32, bool);
 
 /// What was refused on one connection. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct RefusedHere(Arc<Mutex<Refused<Place>>>);
+pub(super) struct RefusedHere {
+    refused: Arc<Mutex<Refused<Place>>>,
+    since: Instant,
+}
 
 impl Default for RefusedHere {
     fn default() -> RefusedHere {
-        RefusedHere(Arc::new(Mutex::new(Refused::at_most(NOTED_MAX))))
+        RefusedHere { refused: Arc::new(Mutex::new(Refused::at_most(NOTED_MAX))), since: clock::monotonic() }
     }
 }
 
 impl RefusedHere {
-    /// Whether a batch may go to its partition now. One without a stamp is not numbered.
-    ///
-    /// # Errors
-    /// One before it was refused, and has not come again.
-    pub(super) fn check(&self, topic: &str, index: i32, stamp: Option<ProducerStamp>) -> Result<(), ApiError> {
-        let (Some(stamp), refused) = (stamp, self.lock()) else { return Ok(()) };
+    /// The batch that was refused and has to come again before this one, if there is one, and how long ago that was.
+    pub(super) fn before(&self, topic: &str, index: i32, write: ProducerWrite) -> Option<(ProducerWrite, Duration)> {
+        let refused = self.lock();
         if refused.is_empty() {
-            return Ok(());
+            return None;
         }
-        let checked = refused.check((topic.to_owned(), index), stamp);
-        checked.map_err(|behind| ApiError::new(behind.code(), behind.to_string()))
+        let now_ms = self.now_ms();
+        let first = refused.before(place(topic, index, write), write.stamp, now_ms)?;
+        let stamp = ProducerStamp { base_sequence: first.sequence, ..write.stamp };
+        Some((ProducerWrite { stamp, ..write }, Duration::from_millis(now_ms.saturating_sub(first.at_ms))))
     }
 
-    /// Notes what became of a batch, at the door or in its partition.
-    pub(super) fn note<T>(&self, topic: &str, index: i32, stamp: Option<ProducerStamp>, result: &Result<T, ApiError>) {
-        let Some(stamp) = stamp else { return };
-        let mut refused = self.lock();
-        match result {
-            Ok(_) if refused.is_empty() => {}
-            Ok(_) => refused.forget((topic.to_owned(), index), stamp.id),
-            Err(error) if comes_again(error) && topic.len() <= TOPIC_BYTES_MAX => {
-                refused.note((topic.to_owned(), index), stamp);
+    /// Notes what became of a batch on its way to its partition.
+    pub(super) fn note<T>(&self, topic: &str, index: i32, write: Option<ProducerWrite>, result: &Result<T, ApiError>) {
+        match (result, write) {
+            (Err(error), _) => self.note_refusal(topic, index, write, error),
+            (Ok(_), Some(write)) => {
+                let mut refused = self.lock();
+                if !refused.is_empty() {
+                    refused.forget(place(topic, index, write), write.stamp.id);
+                }
             }
-            Err(_) => {}
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Notes that a batch was refused.
+    pub(super) fn note_refusal(&self, topic: &str, index: i32, write: Option<ProducerWrite>, error: &ApiError) {
+        if let Some(write) = write.filter(|_| comes_again(error) && topic.len() <= TOPIC_BYTES_MAX) {
+            self.lock().note(place(topic, index, write), write.stamp, self.now_ms());
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Refused<Place>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from((clock::monotonic() - self.since).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+fn place(topic: &str, index: i32, write: ProducerWrite) -> Place {
+    (topic.to_owned(), index, write.kind == WriteKind::Transactional)
 }
 
 /// Whether nothing was written, and the client sends the same records again: those that were too many in smaller batches, numbered alike.
@@ -71,33 +90,36 @@ mod tests {
     use super::*;
     use millpond_log::{ProducerEpoch, ProducerId};
 
-    fn stamp(base_sequence: i32) -> Option<ProducerStamp> {
-        Some(ProducerStamp { id: ProducerId(7), epoch: ProducerEpoch(0), base_sequence })
-    }
-
-    fn code(checked: Result<(), ApiError>) -> Option<ErrorCode> {
-        checked.err().map(|error| error.code)
+    fn write(base_sequence: i32) -> ProducerWrite {
+        let stamp = ProducerStamp { id: ProducerId(7), epoch: ProducerEpoch(0), base_sequence };
+        ProducerWrite { stamp, kind: WriteKind::Plain }
     }
 
     /// Rule P6: as a WAL without room refuses a large batch, and would take the small one behind it.
     #[test]
-    fn what_follows_a_batch_that_the_door_refused_waits_for_it() {
-        let check = |refusal: ApiError, expected| {
+    fn what_was_refused_and_comes_again_is_told_before_what_follows_it() {
+        let check = |refusal: ApiError, expected: Option<i32>| {
             let refused = RefusedHere::default();
-            refused.note::<()>("t", 0, stamp(4), &Err(refusal.clone()));
-            assert_eq!(code(refused.check("t", 0, stamp(6))), expected, "{refusal:?}");
-            for (topic, index, other) in [("t", 1, stamp(6)), ("u", 0, stamp(6)), ("t", 0, None), ("t", 0, stamp(4))] {
-                assert_eq!(code(refused.check(topic, index, other)), None, "{topic}-{index} {other:?}");
+            let before = |topic, index, write| {
+                let before = refused.before(topic, index, write);
+                before.map(|(before, _)| (before.stamp.base_sequence, before.kind == WriteKind::Transactional))
+            };
+            refused.note::<()>("t", 0, Some(write(4)), &Err(refusal.clone()));
+            assert_eq!(before("t", 0, write(6)), expected.map(|first| (first, false)), "{refusal:?}");
+            let transactional = ProducerWrite { kind: WriteKind::Transactional, ..write(6) };
+            for (topic, index, other) in
+                [("t", 1, write(6)), ("u", 0, write(6)), ("t", 0, transactional), ("t", 0, write(4))]
+            {
+                assert_eq!(before(topic, index, other), None, "{topic}-{index} {other:?}");
             }
-            refused.note("t", 0, stamp(4), &Ok(()));
-            assert_eq!(code(refused.check("t", 0, stamp(6))), None);
+            refused.note("t", 0, Some(write(4)), &Ok(()));
+            assert_eq!(before("t", 0, write(6)), None);
         };
-        let waits = Some(ErrorCode::NotEnoughReplicas);
         let error = |code| ApiError::new(code, "");
-        check(error(ErrorCode::KafkaStorageError), waits);
-        check(error(ErrorCode::NotLeaderOrFollower), waits);
-        check(error(ErrorCode::RequestTimedOut), waits);
-        check(error(ErrorCode::MessageTooLarge), waits);
+        check(error(ErrorCode::KafkaStorageError), Some(4));
+        check(error(ErrorCode::NotLeaderOrFollower), Some(4));
+        check(error(ErrorCode::RequestTimedOut), Some(4));
+        check(error(ErrorCode::MessageTooLarge), Some(4));
         check(error(ErrorCode::InvalidRecord), None);
         check(error(ErrorCode::NotLeaderOrFollower).in_doubt(), None);
     }
@@ -105,7 +127,8 @@ mod tests {
     #[test]
     fn names_that_no_topic_has_take_no_memory() {
         let (refused, long) = (RefusedHere::default(), "t".repeat(TOPIC_BYTES_MAX + 1));
-        refused.note::<()>(&long, 0, stamp(4), &Err(ApiError::new(ErrorCode::UnknownTopicOrPartition, "")));
+        let unknown = ApiError::new(ErrorCode::UnknownTopicOrPartition, "");
+        refused.note::<()>(&long, 0, Some(write(4)), &Err(unknown));
         assert!(refused.lock().is_empty());
     }
 }

@@ -83,6 +83,22 @@ fn the_first_batch_of_a_producer_that_is_refused_for_now_goes_before_those_that_
     assert_eq!(leader.produce(5, batch(1, stamp(0, 6)), Acks::All).appended, [(3, 100)]);
 }
 
+/// Rule P6: what was refused on its way counts only where nothing is known of its producer.
+#[test]
+fn what_was_refused_on_its_way_goes_first_unless_the_sequence_tells_what_is_next() {
+    let mut leader = leader_of_three();
+    let refused = |sequence| {
+        let stamp = stamp(0, sequence).expect("a stamp");
+        Input::Refused { write: ProducerWrite { stamp, kind: WriteKind::Plain }, ago_ms: 0 }
+    };
+    leader.step(refused(4));
+    let behind = leader.produce(1, batch(1, stamp(0, 6)), Acks::All).answers;
+    assert_eq!(behind, [(1, Err(ErrorCode::NotEnoughReplicas))]);
+    assert_eq!(leader.produce(2, batch(2, stamp(0, 4)), Acks::All).appended, [(0, 100)]);
+    leader.step(refused(4));
+    assert_eq!(leader.produce(3, batch(1, stamp(0, 6)), Acks::All).appended, [(2, 100)]);
+}
+
 #[test]
 fn below_min_isr_acks_all_is_refused_and_the_high_watermark_stays() {
     let mut leader = fresh();

@@ -249,6 +249,21 @@ async fn no_batch_of_a_producer_overtakes_its_first_one_that_was_refused() {
     assert_eq!(produce("late", 7, 1, 1).await, (0, 1));
 }
 
+/// Rule P6: a batch that was refused on one connection may have come again on another, as it does when another broker led meanwhile.
+#[tokio::test]
+async fn what_a_connection_was_refused_holds_up_nothing_that_the_partition_knows_to_be_next() {
+    let served = Served::start().await;
+    let (mut one, mut other) = (served.connect().await, served.connect().await);
+    one.create("t", 1, &[("max.message.bytes", "1024")]).await;
+    let stamp = |base_sequence| ProducerStamp { id: ProducerId(7), epoch: ProducerEpoch(0), base_sequence };
+    let batch = |sequence, count: i64| idempotent(stamp(sequence), &(0..count).collect::<Vec<i64>>());
+    assert_eq!(one.produce("t", 0, batch(0, 500)).await.error_code, 10, "MESSAGE_TOO_LARGE");
+    assert_eq!(one.produce("t", 0, batch(1, 1)).await.error_code, 19, "NOT_ENOUGH_REPLICAS");
+    assert_eq!(other.produce("t", 0, batch(0, 1)).await.error_code, 0);
+    assert_eq!(one.produce("t", 0, batch(1, 1)).await.error_code, 0);
+    assert_eq!(one.produce("t", 0, batch(2, 1)).await.error_code, 0);
+}
+
 #[tokio::test]
 async fn limits_of_the_topic_hold_for_the_batch_as_it_came() {
     let served = Served::start().await;
