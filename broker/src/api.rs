@@ -91,6 +91,9 @@ pub struct ProduceRequest {
     pub records: bytes::Bytes,
     /// Bytes of the message that `records` are a part of, and keep in memory with them.
     pub arrived_bytes: usize,
+    /// Base sequence of an earlier batch of its producer that the same client was refused before it reached its partition, and will send again
+    /// (rule P6).
+    pub behind: Option<i32>,
     /// The transaction it may be part of; without it no transactional batch is taken.
     pub transaction: Option<InTransaction>,
     /// When to answer.

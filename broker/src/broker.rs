@@ -22,13 +22,13 @@ use crate::tier::TierHandle;
 use crate::tiered::Tiered;
 use crate::wal::{Wal, WalPermit};
 use bytes::Bytes;
-use millpond_core::replica::{self, Input};
-use millpond_log::batch::{Admitted, BatchError, ProducerWrite, TimestampType};
+use millpond_core::replica;
+use millpond_log::batch::{Admitted, BatchError, TimestampType};
 use millpond_log::{Batch, BrokerId, ErrorCode, PartitionId, ProducerEpoch, Rid, TimestampMs};
 use millpond_metadata::store::{Session, Store};
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::Instrument;
 use tracing::field::Empty;
@@ -173,16 +173,6 @@ impl Broker {
         Ok(committed.instrument(span))
     }
 
-    /// Tells the partition's leader, if it is here, that a batch was refused `ago` on its way to it and will come again, before it is given
-    /// one that follows (rule P6).
-    pub(crate) fn note_refused(&self, topic: &TopicRef, partition: u32, write: ProducerWrite, ago: Duration) {
-        let Ok((_, handle)) = self.inner.catalog.partition(topic, partition) else { return };
-        let Ok(local) = handle.local() else { return };
-        let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-        // A shard that is gone takes no batch either.
-        let _ = local.shard.send(ShardMsg::Step { partition: handle.id, input: Input::Refused { write, ago_ms } });
-    }
-
     /// From a request to its place in the queue of its shard.
     async fn begin_produce(
         &self,
@@ -190,7 +180,7 @@ impl Broker {
         deadline: Instant,
         span: &tracing::Span,
     ) -> Result<Begun, ApiError> {
-        let ProduceRequest { topic, partition, records, arrived_bytes, acks, transaction, .. } = request;
+        let ProduceRequest { topic, partition, records, arrived_bytes, behind, transaction, acks, .. } = request;
         let (topic, handle) = self.inner.catalog.partition(&topic, partition)?;
         span.record("topic", topic.record.name.as_str());
         if let Some(refusal) = loss::refusal(&topic, &handle, ErrorCode::LeaderNotAvailable) {
@@ -214,7 +204,8 @@ impl Broker {
             Acks::All => replica::Acks::All,
         };
         let spans = ProduceSpans { append: tracing::debug_span!("append"), produce: span.clone() };
-        let produce = Produce { partition: handle.id, batch, latest, acks, transaction, room, memory, reply, spans };
+        let produce =
+            Produce { partition: handle.id, batch, latest, acks, behind, transaction, room, memory, reply, spans };
         local.shard.send(ShardMsg::Produce(produce)).map_err(|_| stopping())?;
         Ok(Begun { topic, local, size, records, answer })
     }

@@ -31,9 +31,9 @@ use follower::{Busy, Stream};
 use leader::{Leading, Produce};
 use millpond_log::batch::{ProducerWrite, TimestampType};
 use millpond_log::epochs::LeaderEpochs;
-use millpond_log::limits::PRODUCER_EXPIRY_MS;
+use millpond_log::limits::{PARTITION_PRODUCERS_MAX, PRODUCER_EXPIRY_MS};
 use millpond_log::manifest::ManifestRoot;
-use millpond_log::producers::{ProducerTable, ProducersAt};
+use millpond_log::producers::{ProducerTable, ProducersAt, Refused};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::VecDeque;
 
@@ -92,6 +92,8 @@ pub struct Replica {
     /// The log is being taken apart: until it stands again, nothing is appended and no office taken.
     busy: Option<Busy>,
     assigned: Option<Assignment>,
+    /// Who was refused here, in whatever role, before anything was known of it: those that write in transactions, and the others (rule P6).
+    refused: Refused<bool>,
     min_isr_wanted: Option<u32>,
     role: Role,
 }
@@ -146,6 +148,7 @@ impl Replica {
             unsynced: VecDeque::new(),
             busy: None,
             assigned: None,
+            refused: Refused::at_most(PARTITION_PRODUCERS_MAX),
             min_isr_wanted: None,
             role: Role::Follower { leader: None, stream: None },
         }
@@ -156,10 +159,10 @@ impl Replica {
         match input {
             Input::Session(inc) => self.note_session(inc, out),
             Input::Assigned(assignment) => self.note_assignment(now, assignment, out),
-            Input::Produce { token, batch, latest, acks } => {
-                self.produce(now, Produce { token, batch, latest, acks }, out);
+            Input::Produce { token, batch, latest, acks, behind } => {
+                self.produce(now, Produce { token, batch, latest, acks, behind }, out);
             }
-            Input::Refused { write, ago_ms } => self.note_refused(now, write, ago_ms),
+            Input::Refused(write) => self.note_refused(now, write),
             Input::Verified(verified) => self.verified(verified),
             Input::EndTransaction { token, marker } => self.end_transaction(now, token, &marker, out),
             Input::Durable(mark) => self.note_durable(now, mark, out),
@@ -386,12 +389,13 @@ impl Replica {
     fn append(&mut self, placed: Placed, out: &mut Vec<Output>) {
         let Placed { batch, append_time, .. } = &placed;
         self.at_end.absorb(batch, *append_time);
-        let writer = batch.producer().map(|stamp| stamp.id);
+        let write = batch.producer_write();
         self.epochs.append(batch.leader_epoch(), batch.base_offset());
         let mark = self.written(Written::End(batch.end_offset()));
         out.push(Output::Append { placed, mark });
-        if let Some(writer) = writer {
-            self.spend_verifications(writer);
+        if let Some(write) = write {
+            self.spend_verifications(write.stamp.id);
+            self.refused.forget(write.in_transactions(), write.stamp.id);
         }
     }
 

@@ -6,7 +6,7 @@
 mod refused;
 mod snapshot;
 
-pub use refused::{First, Refused};
+pub use refused::Refused;
 
 use crate::batch::{ProducerStamp, ProducerWrite, WriteKind};
 use crate::ids::{CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
@@ -49,8 +49,7 @@ struct Writer {
 
 impl Writer {
     fn of(write: &ProducerWrite) -> Writer {
-        let transactional = matches!(write.kind, WriteKind::Transactional | WriteKind::End(_));
-        Writer { id: write.stamp.id, transactional }
+        Writer { id: write.stamp.id, transactional: write.in_transactions() }
     }
 
     /// The one that writes in transactions.

@@ -78,6 +78,8 @@ pub(crate) struct Produce {
     /// Largest timestamp of its records.
     pub(crate) latest: TimestampMs,
     pub(crate) acks: Acks,
+    /// Base sequence of an earlier batch of its producer that was refused on its way, and will come again (rule P6).
+    pub(crate) behind: Option<i32>,
     /// The transaction that the producer says it writes in.
     pub(crate) transaction: Option<InTransaction>,
     pub(crate) room: WalPermit,

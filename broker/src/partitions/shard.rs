@@ -270,9 +270,9 @@ impl Shard {
         if produce.transaction.as_ref().is_some_and(InTransaction::is_given_up) {
             return self.to_answer.push((produce.reply, Err(given_up())));
         }
-        let Produce { partition, batch, latest, acks, transaction, mut room, memory, reply, spans } = produce;
+        let Produce { partition, batch, latest, acks, behind, transaction, mut room, memory, reply, spans } = produce;
         let token = Token(self.replies.insert(reply) as u64);
-        let input = Input::Produce { token, batch, latest, acks };
+        let input = Input::Produce { token, batch, latest, acks, behind };
         let written_before = self.marks.len();
         spans.append.in_scope(|| self.step(partition, input));
         if let Some(unverified) = self.handed_back.take() {
@@ -281,8 +281,8 @@ impl Shard {
             let epoch_per_transaction =
                 transaction.as_ref().is_some_and(|transaction| transaction.epoch_per_transaction);
             let asked = Verified { producer, epoch, verification, epoch_per_transaction };
-            return self
-                .keep(asked, Produce { partition, batch, latest, acks, transaction, room, memory, reply, spans });
+            let produce = Produce { partition, batch, latest, acks, behind, transaction, room, memory, reply, spans };
+            return self.keep(asked, produce);
         }
         drop(spans.append);
         if self.marks.len() > written_before {
@@ -315,16 +315,22 @@ impl Shard {
         let Some(slot) = self.slots.get_mut(&partition) else { return };
         let mut waited = slot.unverified.take(&verified);
         if let Some(refused) = refused {
-            let first = waited.first().and_then(|produce| produce.batch.producer_write());
-            if let Some(write) = first.filter(|_| refused.code.retriable()) {
-                self.step(partition, Input::Refused { write, ago_ms: 0 });
-            }
-            return self.to_answer.extend(waited.into_iter().map(|produce| (produce.reply, Err(refused.clone()))));
+            return self.refuse(partition, waited, &refused);
         }
         // What a transfer holds back came later, and stays behind.
         waited.append(&mut slot.held);
         self.step(partition, Input::Verified(verified));
         waited.into_iter().for_each(|produce| self.on_produce(produce));
+    }
+
+    /// Answers what waited for a coordinator. Rule P6: what comes again is not overtaken.
+    fn refuse(&mut self, partition: PartitionId, waited: Vec<Produce>, refused: &ApiError) {
+        for produce in waited {
+            if let Some(write) = produce.batch.producer_write().filter(|_| refused.code.retriable()) {
+                self.step(partition, Input::Refused(write));
+            }
+            self.to_answer.push((produce.reply, Err(refused.clone())));
+        }
     }
 
     fn on_end_transaction(&mut self, ending: Ending) {
@@ -504,7 +510,7 @@ impl Shard {
         }
         let office = slot.replica.leading().map(|(record, _)| record.epoch);
         let deposed = slot.unverified.take_deposed(office);
-        self.to_answer.extend(deposed.into_iter().map(|produce| (produce.reply, Err(not_leader()))));
+        self.refuse(partition, deposed, &not_leader());
     }
 
     /// What a leader says beside its batches, and where its log ends, is told to the links whenever it moved.

@@ -196,6 +196,7 @@ impl Client<'_> {
                 partition,
                 records: records.clone().into(),
                 arrived_bytes: records.len(),
+                behind: None,
                 transaction: Some(transaction.clone()),
                 acks: Acks::All,
                 timeout: Duration::from_secs(20),

@@ -3,13 +3,12 @@
 use super::verification::Verifications;
 use super::{
     Acks, Appended, Assignment, Cursor, Fault, Live, Now, Output, Placed, Proposal, PushHead, PushReply, Refusal,
-    Replica, Role, Said, Token, VerificationToken, chain_hash,
+    Replica, Role, Said, Token, Unverified, VerificationToken, chain_hash,
 };
 use crate::records::PartitionRecord;
 use crate::rules::Rule;
 use millpond_log::batch::{ProducerStamp, ProducerWrite, TimestampType, WriteKind};
-use millpond_log::limits::PARTITION_PRODUCERS_MAX;
-use millpond_log::producers::{ProducerError, Refused, Verdict};
+use millpond_log::producers::{ProducerError, Verdict};
 use millpond_log::{Batch, BrokerId, Incarnation, LeaderEpoch, Offset, Rid, TimestampMs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -35,8 +34,6 @@ pub(super) struct Leading {
     pub(super) waiting_commit: VecDeque<Waiter>,
     /// Producers whose transactions the coordinator was asked about (rule X3).
     pub(super) verifications: Verifications,
-    /// Who was refused before anything was known of it (rule P6): those that write in transactions, and the others.
-    pub(super) refused: Refused<bool>,
 }
 
 /// A transfer of leadership under way (rule E9).
@@ -82,6 +79,8 @@ pub(super) struct Produce {
     pub(super) batch: Batch,
     pub(super) latest: TimestampMs,
     pub(super) acks: Acks,
+    /// Base sequence of an earlier one that was refused before it came here (rule P6).
+    pub(super) behind: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +126,6 @@ impl Replica {
             waiting_durable: VecDeque::new(),
             waiting_commit: VecDeque::new(),
             verifications: Verifications::default(),
-            refused: Refused::at_most(PARTITION_PRODUCERS_MAX),
         });
         self.follow_live(now, &live, out);
         self.advance(out);
@@ -260,11 +258,12 @@ impl Replica {
     pub(super) fn produce(&mut self, now: Now, produce: Produce, out: &mut Vec<Output>) {
         let append_time = now.wall.max(self.at_end.last_append_time);
         let judged = self.judge(now, append_time, &produce);
-        let Produce { token, batch, latest, acks } = produce;
+        let Produce { token, batch, latest, acks, .. } = produce;
         match judged {
             Err(refusal) => out.push(Output::Answer { token, result: Err(refusal) }),
             Ok(Judged::Unverified(write, verification)) => {
-                out.push(Replica::hand_back(Produce { token, batch, latest, acks }, write, verification));
+                let (producer, epoch) = (write.stamp.id, write.stamp.epoch);
+                out.push(Output::Verify(Unverified { producer, epoch, verification, token, batch, latest, acks }));
             }
             Ok(Judged::Duplicate { appended, end }) => {
                 self.await_offset(Acks::All, Waiter { end, token, appended }, out);
@@ -277,8 +276,24 @@ impl Replica {
     }
 
     fn judge(&mut self, now: Now, append_time: TimestampMs, produce: &Produce) -> Result<Judged, Refusal> {
+        let Some(write) = produce.batch.producer_write() else {
+            return self.admits(produce.acks)?.map_or(Ok(Judged::Append), Err);
+        };
+        let judged = self.judge_write(now, append_time, produce, write);
+        if judged.as_ref().is_err_and(Refusal::passes) {
+            self.note_refused(now, write);
+        }
+        judged
+    }
+
+    fn judge_write(
+        &mut self,
+        now: Now,
+        append_time: TimestampMs,
+        produce: &Produce,
+        write: ProducerWrite,
+    ) -> Result<Judged, Refusal> {
         let lacks = self.admits(produce.acks)?;
-        let Some(write) = produce.batch.producer_write() else { return lacks.map_or(Ok(Judged::Append), Err) };
         let verdict = self.at_end.producers_at(append_time).check(write, produce.batch.record_count());
         // It is in the log already, and waits for its commit like the first time: a refusal would say that it did not happen, and
         // its producer would give it another number (S15).
@@ -289,11 +304,10 @@ impl Replica {
         if let Err(ended @ ProducerError::Ended { .. }) = verdict {
             return Err(ended.into());
         }
-        let is_refused = lacks.is_some() || matches!(verdict, Err(ProducerError::TooMany { .. }));
-        self.keep_first(now, append_time, write, is_refused)?;
         if let Some(lacks) = lacks {
             return Err(lacks);
         }
+        self.keep_first(now, append_time, write, produce.behind)?;
         // Rule X3 comes before order: what is not the next batch yet may follow others that wait for the same answer.
         if write.kind == WriteKind::Transactional
             && matches!(verdict, Ok(_) | Err(ProducerError::OutOfOrder { .. }))
@@ -305,37 +319,27 @@ impl Replica {
         Ok(Judged::Append)
     }
 
-    /// Rule P6: where nothing is known of a producer, its first batch may be any. If that is refused for now, none goes before it.
+    /// Rule P6: where nothing is known of a producer, its first batch may be any. If that was refused for now, none goes before it.
     fn keep_first(
         &mut self,
         now: Now,
         append_time: TimestampMs,
         write: ProducerWrite,
-        is_refused: bool,
+        behind: Option<i32>,
     ) -> Result<(), ProducerError> {
-        let Role::Leader(leading) = &mut self.role else { return Ok(()) };
-        let matters = is_refused || !leading.refused.is_empty();
-        if !matters || self.at_end.producers_at(append_time).knows(&write) {
+        let none_refused = behind.is_none() && self.refused.is_empty();
+        if none_refused || self.at_end.producers_at(append_time).knows(&write) {
             return Ok(());
         }
-        let (place, ProducerStamp { id, base_sequence: got, .. }) =
-            (write.kind == WriteKind::Transactional, write.stamp);
-        if let Some(first) = leading.refused.before(place, write.stamp, now.mono_ms) {
-            return Err(ProducerError::Behind { id, expected: first.sequence, got });
-        }
-        if is_refused {
-            leading.refused.note(place, write.stamp, now.mono_ms);
-        }
-        Ok(())
+        let ProducerStamp { id, base_sequence: got, .. } = write.stamp;
+        let expected = behind.or_else(|| self.refused.before(write.in_transactions(), write.stamp, now.mono_ms));
+        expected.map_or(Ok(()), |expected| Err(ProducerError::Behind { id, expected, got }))
     }
 
-    /// A batch was refused before it came here. It says nothing of a producer that is known: its sequence tells what is next.
-    pub(super) fn note_refused(&mut self, now: Now, write: ProducerWrite, ago_ms: u64) {
-        let knows = self.at_end.producers_at(now.wall.max(self.at_end.last_append_time)).knows(&write);
-        let Role::Leader(leading) = &mut self.role else { return };
-        if !knows {
-            let place = write.kind == WriteKind::Transactional;
-            leading.refused.note(place, write.stamp, now.mono_ms.saturating_sub(ago_ms));
+    /// Nothing of a batch was written. That says nothing of a producer that is known: its sequence tells what is next.
+    pub(super) fn note_refused(&mut self, now: Now, write: ProducerWrite) {
+        if !self.at_end.producers_at(now.wall.max(self.at_end.last_append_time)).knows(&write) {
+            self.refused.note(write.in_transactions(), write.stamp, now.mono_ms);
         }
     }
 

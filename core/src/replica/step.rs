@@ -122,14 +122,11 @@ pub enum Input {
         latest: TimestampMs,
         /// When to answer.
         acks: Acks,
+        /// Base sequence of an earlier batch of its producer that was refused on its way here, and will come again (rule P6).
+        behind: Option<i32>,
     },
-    /// A batch was refused on its way here, `ago_ms` ago, and will come again (rule P6).
-    Refused {
-        /// Of whom it was, and which.
-        write: ProducerWrite,
-        /// How long ago, in milliseconds.
-        ago_ms: u64,
-    },
+    /// A batch that was handed back, and waited, was refused, and will come again (rule P6).
+    Refused(ProducerWrite),
     /// A coordinator has said that the partition is part of a producer's transaction (rule X3).
     Verified(Verified),
     /// A coordinator ends a transaction (rule X5). Answered when the marker is committed.
@@ -365,6 +362,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether nothing was written, and the client sends the same batch again, here or elsewhere. Not those that tell it what to send before:
+    /// `Behind`, and what is out of order.
+    pub(super) fn passes(&self) -> bool {
+        match self {
+            Refusal::NotLeader { .. } | Refusal::NotEnoughReplicas { .. } => true,
+            Refusal::Producer(error) => matches!(error, ProducerError::TooMany { .. }),
+            Refusal::Deposed { .. } => false,
+        }
+    }
+
     /// The code a client gets.
     #[must_use]
     pub fn code(&self) -> ErrorCode {

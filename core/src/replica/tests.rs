@@ -184,7 +184,7 @@ impl Fixture {
     }
 
     fn produce(&mut self, token: u64, batch: Batch, acks: Acks) -> Seen {
-        self.step(Input::Produce { token: Token(token), batch, latest: TimestampMs(5), acks })
+        self.step(Input::Produce { token: Token(token), batch, latest: TimestampMs(5), acks, behind: None })
     }
 
     /// The WAL syncs everything it was handed.

@@ -4,11 +4,9 @@
 //! It decides no outcome: that is the coordinator's.
 
 use super::ended::StableBound;
-use super::leader::{Produce, Waiter};
+use super::leader::Waiter;
 use super::verification::Found;
-use super::{
-    Acks, Appended, EndState, Now, Output, Refusal, Replica, Role, Token, Unverified, VerificationToken, Verified,
-};
+use super::{Acks, Appended, EndState, Now, Output, Refusal, Replica, Role, Token, VerificationToken, Verified};
 use millpond_log::batch::ProducerWrite;
 use millpond_log::limits::PARTITION_PRODUCERS_MAX;
 use millpond_log::producers::{MarkerVerdict, ProducerError};
@@ -88,13 +86,9 @@ impl Replica {
     }
 
     /// A batch of `producer` was appended: what was verified for it is used up; after a marker or in another epoch it is void (rule X3).
-    /// And its sequence tells what is next (rule P6).
     pub(super) fn spend_verifications(&mut self, producer: ProducerId) {
         if let Role::Leader(leading) = &mut self.role {
             leading.verifications.forget(producer);
-            for transactional in [false, true] {
-                leading.refused.forget(transactional, producer);
-            }
         }
     }
 
@@ -123,13 +117,6 @@ impl Replica {
             MarkerVerdict::Append => lacks.map_or(Ok(MarkerVerdict::Append), Err),
             known => Ok(known),
         }
-    }
-
-    /// Hands a batch back that has to be verified first.
-    pub(super) fn hand_back(produce: Produce, write: ProducerWrite, verification: VerificationToken) -> Output {
-        let Produce { token, batch, latest, acks } = produce;
-        let (producer, epoch) = (write.stamp.id, write.stamp.epoch);
-        Output::Verify(Unverified { producer, epoch, verification, token, batch, latest, acks })
     }
 }
 

@@ -24,6 +24,12 @@ pub struct ProducerWrite {
 }
 
 impl ProducerWrite {
+    /// Whether it is of its producer as one that writes in transactions, which is another than the one that does not (rule P1).
+    #[must_use]
+    pub fn in_transactions(&self) -> bool {
+        matches!(self.kind, WriteKind::Transactional | WriteKind::End(_))
+    }
+
     /// What the header at the front of `bytes` says of a client's batch, of which nothing is checked; `None` if it has no producer, or no
     /// sequence.
     #[must_use]

@@ -155,6 +155,7 @@ async fn publish(broker: &TestBroker, data: &Data) -> Vec<Batch> {
             partition: 0,
             arrived_bytes: records.len(),
             records: Bytes::from(records),
+            behind: None,
             transaction: None,
             acks: Acks::All,
             timeout: Duration::from_secs(30),

@@ -96,6 +96,7 @@ impl Pond {
             partition: 0,
             arrived_bytes: records.len(),
             records: Bytes::from(records),
+            behind: None,
             transaction: None,
             acks: Acks::All,
             timeout: PATIENCE,

@@ -37,6 +37,7 @@ async fn publish(broker: &TestBroker, topic: &str) {
             partition: 0,
             arrived_bytes: records.len(),
             records: Bytes::from(records),
+            behind: None,
             transaction: None,
             acks: Acks::All,
             timeout: Duration::from_secs(30),

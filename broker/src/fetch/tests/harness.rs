@@ -247,7 +247,8 @@ impl Log {
         let (reply, answer) = oneshot::channel();
         let (partition, latest, acks) = (self.handle.id, TimestampMs(5), replica::Acks::All);
         let spans = ProduceSpans { append: tracing::Span::none(), produce: tracing::Span::none() };
-        let produce = Produce { partition, batch, latest, acks, transaction: None, room, memory, reply, spans };
+        let produce =
+            Produce { partition, batch, latest, acks, behind: None, transaction: None, room, memory, reply, spans };
         self.local().shard.send(ShardMsg::Produce(produce)).expect("the shard is there");
         answer.await.expect("it answers")
     }

@@ -57,6 +57,7 @@ pub(super) fn produce_request(request: v1::ProduceRequest, arrived_bytes: usize)
         partition: request.partition,
         records: records.into_bytes(),
         arrived_bytes,
+        behind: None,
         transaction,
         acks,
         timeout,

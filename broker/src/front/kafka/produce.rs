@@ -127,11 +127,9 @@ pub(super) async fn begin(
             let wait = match &terms {
                 Ok(_) if version < ZSTD_SINCE && is_zstd(records.as_ref()) => Err(too_old_for_zstd()),
                 Ok(acks) => {
-                    if let Some((first, ago)) = write.and_then(|write| refused.before(&name, index, write)) {
-                        broker.note_refused(&TopicRef::Name(name.to_string()), index.cast_unsigned(), first, ago);
-                    }
-                    let records = (records, frame_bytes);
-                    admit(broker, &name, index, records, transaction.clone(), *acks, timeout).await
+                    let behind = write.and_then(|write| refused.before(&name, index, write));
+                    let batch = Arrived { records, frame_bytes, behind };
+                    admit(broker, &name, index, batch, transaction.clone(), *acks, timeout).await
                 }
                 Err(refused) => Err(refused.clone()),
             };
@@ -139,15 +137,19 @@ pub(super) async fn begin(
             if wait.as_ref().is_err_and(|error| error.code == ErrorCode::RequestTimedOut) {
                 timeout = Duration::ZERO;
             }
-            refused.note(&name, index, write, &wait);
+            if let Err(error) = &wait {
+                refused.note(&name, index, write, error);
+            }
             let (name, refused) = (Arc::clone(&name), refused.clone());
             waits.push(async move {
                 let result = match wait {
-                    Ok(committed) => {
-                        committed.await.inspect_err(|error| refused.note_refusal(&name, index, write, error))
-                    }
+                    Ok(committed) => committed.await,
                     Err(error) => Err(error),
                 };
+                match &result {
+                    Ok(_) => refused.forget(&name, index, write),
+                    Err(error) => refused.note(&name, index, write, error),
+                }
                 (index, result)
             });
         }
@@ -196,11 +198,19 @@ fn too_old_for_zstd() -> ApiError {
     ApiError::new(ErrorCode::UnsupportedCompressionType, message)
 }
 
+/// A batch as it came.
+struct Arrived {
+    records: Option<Bytes>,
+    frame_bytes: usize,
+    /// Base sequence of one before it that was refused.
+    behind: Option<i32>,
+}
+
 async fn admit(
     broker: &Broker,
     topic: &str,
     index: i32,
-    (records, arrived_bytes): (Option<Bytes>, usize),
+    Arrived { records, frame_bytes, behind }: Arrived,
     transaction: Option<InTransaction>,
     acks: Acks,
     timeout: Duration,
@@ -210,7 +220,8 @@ async fn admit(
     let topic = TopicRef::Name(topic.to_owned());
     // Null is no batch; what is exactly one is the broker's to judge.
     let records = records.unwrap_or_default();
-    let request = BrokerRequest { topic, partition, records, arrived_bytes, transaction, acks, timeout };
+    let request =
+        BrokerRequest { topic, partition, records, arrived_bytes: frame_bytes, behind, transaction, acks, timeout };
     broker.produce(request).await
 }
 

@@ -351,7 +351,18 @@ impl Node {
         let latest = batch.max_timestamp();
         self.tell(
             partition,
-            ShardMsg::Produce(Produce { partition, batch, latest, acks, transaction, room, memory, reply, spans }),
+            ShardMsg::Produce(Produce {
+                partition,
+                batch,
+                latest,
+                acks,
+                behind: None,
+                transaction,
+                room,
+                memory,
+                reply,
+                spans,
+            }),
         );
         answer
     }

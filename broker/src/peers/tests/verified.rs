@@ -225,3 +225,35 @@ async fn a_marker_of_an_older_epoch_drops_nothing_that_waits() {
     assert_eq!(answer(waits).await, Ok(Offset(1)));
     node.end().await;
 }
+
+/// Rules X3, P6: of a client that keeps its epoch any batch may be the first that a partition sees. One that its coordinator could not vouch for
+/// yet, or whose leader was deposed while it waited, is not overtaken by the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_batch_that_waited_and_was_refused_is_not_overtaken() {
+    let store = store().await;
+    let mut node = Node::start(1, &store).await;
+    let partition = partition(0);
+    node.open(partition);
+    assign(partition, &[&node], 1, &[&node], 1);
+    let keeps_epoch =
+        || Some(InTransaction { id: "older".into(), epoch_per_transaction: false, hung_up: CancellationToken::new() });
+    let first = node.produce_in(keeps_epoch(), partition, transactional(4), Acks::All);
+    let before = asked(&mut node).await;
+    let refused = Some(ApiError::new(ErrorCode::NotEnoughReplicas, "the coordinator moves"));
+    node.tell(partition, ShardMsg::Verified { partition, verified: before.verified, refused });
+    let second = node.produce_in(keeps_epoch(), partition, transactional(5), Acks::All);
+    assert_eq!(answer(first).await, Err(ErrorCode::NotEnoughReplicas));
+    assert_eq!(answer(second).await, Err(ErrorCode::NotEnoughReplicas));
+    let first = node.produce_in(keeps_epoch(), partition, transactional(4), Acks::All);
+    asked(&mut node).await;
+    assign_in(LeaderEpoch(2), partition, &[&node], 1, &[&node], 2);
+    let second = node.produce_in(keeps_epoch(), partition, transactional(5), Acks::All);
+    assert_eq!(answer(first).await, Err(ErrorCode::NotLeaderOrFollower));
+    assert_eq!(answer(second).await, Err(ErrorCode::NotEnoughReplicas));
+    let first = node.produce_in(keeps_epoch(), partition, transactional(4), Acks::All);
+    let after = asked(&mut node).await;
+    confirm(&node, &after);
+    assert_eq!(answer(first).await, Ok(Offset(0)));
+    assert_eq!(answer(node.produce_in(keeps_epoch(), partition, transactional(5), Acks::All)).await, Ok(Offset(1)));
+    node.end().await;
+}

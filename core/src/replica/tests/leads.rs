@@ -87,16 +87,30 @@ fn the_first_batch_of_a_producer_that_is_refused_for_now_goes_before_those_that_
 #[test]
 fn what_was_refused_on_its_way_goes_first_unless_the_sequence_tells_what_is_next() {
     let mut leader = leader_of_three();
-    let refused = |sequence| {
-        let stamp = stamp(0, sequence).expect("a stamp");
-        Input::Refused { write: ProducerWrite { stamp, kind: WriteKind::Plain }, ago_ms: 0 }
+    let produce = |token, batch, behind| {
+        let (token, latest, acks) = (Token(token), TimestampMs(5), Acks::All);
+        Input::Produce { token, batch, latest, acks, behind }
     };
-    leader.step(refused(4));
-    let behind = leader.produce(1, batch(1, stamp(0, 6)), Acks::All).answers;
-    assert_eq!(behind, [(1, Err(ErrorCode::NotEnoughReplicas))]);
-    assert_eq!(leader.produce(2, batch(2, stamp(0, 4)), Acks::All).appended, [(0, 100)]);
-    leader.step(refused(4));
-    assert_eq!(leader.produce(3, batch(1, stamp(0, 6)), Acks::All).appended, [(2, 100)]);
+    let seen = leader.step(produce(1, batch(1, stamp(0, 6)), Some(4)));
+    assert_eq!(seen.answers, [(1, Err(ErrorCode::NotEnoughReplicas))]);
+    let other = Some(ProducerStamp { id: ProducerId(8), ..stamp(0, 6).expect("a stamp") });
+    assert_eq!(leader.produce(2, batch(1, other), Acks::All).appended, [(0, 100)], "it holds up nobody else");
+    assert_eq!(leader.produce(3, batch(2, stamp(0, 4)), Acks::All).appended, [(1, 100)]);
+    assert_eq!(leader.step(produce(4, batch(1, stamp(0, 6)), Some(4))).appended, [(3, 100)]);
+}
+
+/// Rule P6: a replica that is asked too early says so, and takes nothing that follows first once it leads; nor does one that leads anew.
+#[test]
+fn what_a_replica_refused_before_it_led_goes_first_when_it_leads() {
+    let mut leader = fresh();
+    let early = leader.produce(1, batch(1, stamp(0, 0)), Acks::All);
+    assert_eq!(early.answers, [(1, Err(ErrorCode::NotLeaderOrFollower))]);
+    leader.step(Input::Assigned(assigned(1, 1, &[ME], 2, &[ME])));
+    assert_eq!(leader.produce(2, batch(1, stamp(0, 0)), Acks::All).answers, [(2, Err(ErrorCode::NotEnoughReplicas))]);
+    leader.step(Input::Assigned(assigned(2, 2, &[ME], 1, &[ME])));
+    assert_eq!(leader.produce(3, batch(1, stamp(0, 1)), Acks::All).answers, [(3, Err(ErrorCode::NotEnoughReplicas))]);
+    assert_eq!(leader.produce(4, batch(1, stamp(0, 0)), Acks::All).appended, [(0, 100)]);
+    assert_eq!(leader.produce(5, batch(1, stamp(0, 1)), Acks::All).appended, [(1, 100)]);
 }
 
 #[test]
@@ -354,6 +368,7 @@ proptest! {
         for (epoch, sequence, now) in sequences {
             let mut outputs = Vec::new();
             let input = Input::Produce {
+                behind: None,
                 token: Token(1),
                 batch: batch(1, stamp(epoch, sequence)),
                 latest: TimestampMs(5),

@@ -337,6 +337,6 @@ impl World {
         let stamp = batch.producer().expect("every batch has a producer");
         self.tokens.insert(token.0, (client, stamp.id, stamp.base_sequence));
         let acks = Acks::All;
-        self.step(node, partition, Input::Produce { token, batch, latest: TimestampMs(1), acks })
+        self.step(node, partition, Input::Produce { token, batch, latest: TimestampMs(1), acks, behind: None })
     }
 }

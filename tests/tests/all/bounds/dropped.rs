@@ -71,6 +71,7 @@ fn produce(records: Bytes) -> ProduceRequest {
         partition: 0,
         arrived_bytes: records.len(),
         records,
+        behind: None,
         transaction: None,
         acks: Acks::All,
         timeout: Duration::from_secs(60),

@@ -353,7 +353,7 @@ impl World {
         self.next_token += 1;
         self.tokens.insert(token, id);
         let latest = batch.latest_timestamp().expect("it is sound");
-        self.replica_step(Input::Produce { token, batch, latest, acks: Acks::All })?;
+        self.replica_step(Input::Produce { token, batch, latest, acks: Acks::All, behind: None })?;
         Ok(format!("{id} produces{}, the log ends at {}", if again { " again" } else { "" }, self.wal.end()))
     }
 

@@ -274,7 +274,7 @@ impl World {
         }
         let token = partition.token(Waiting::Write(write.clone()));
         let batch = write.batch.expect("a partition is given a batch");
-        let input = Input::Produce { token, batch, latest: TimestampMs(1), acks: Acks::All };
+        let input = Input::Produce { token, batch, latest: TimestampMs(1), acks: Acks::All, behind: None };
         self.step_partition(at, input);
     }
 
@@ -288,7 +288,8 @@ impl World {
         let mut builder = BatchBuilder::new(Codec::None).producer(stamp);
         builder.push(NewRecord { timestamp: TimestampMs(1), key: None, value: Some(b"stray"), headers: &[] });
         let token = self.partitions[at].token(Waiting::Stray);
-        let input = Input::Produce { token, batch: builder.build(), latest: TimestampMs(1), acks: Acks::All };
+        let input =
+            Input::Produce { token, batch: builder.build(), latest: TimestampMs(1), acks: Acks::All, behind: None };
         self.step_partition(at, input);
     }
 
