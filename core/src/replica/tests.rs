@@ -8,7 +8,7 @@ mod transfers;
 
 use super::*;
 use crate::records::Leader;
-use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp, ProducerWrite, WriteKind};
+use millpond_log::batch::{BatchBuilder, NewRecord, ProducerStamp};
 use millpond_log::codec::Codec;
 use millpond_log::{ErrorCode, ProducerEpoch, ProducerId, WalGen};
 
