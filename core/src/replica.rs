@@ -92,7 +92,7 @@ pub struct Replica {
     /// The log is being taken apart: until it stands again, nothing is appended and no office taken.
     busy: Option<Busy>,
     assigned: Option<Assignment>,
-    /// Who was refused here, in whatever role, before anything was known of it: those that write in transactions, and the others (rule P6).
+    /// Who was refused here, in whatever role, and will come again: those that write in transactions, and the others (rule P6).
     refused: Refused<bool>,
     min_isr_wanted: Option<u32>,
     role: Role,

@@ -307,7 +307,7 @@ impl Replica {
         if let Some(lacks) = lacks {
             return Err(lacks);
         }
-        self.keep_first(now, append_time, write, produce.behind)?;
+        self.keep_behind(now, append_time, write, produce.behind, &verdict)?;
         // Rule X3 comes before order: what is not the next batch yet may follow others that wait for the same answer.
         if write.kind == WriteKind::Transactional
             && matches!(verdict, Ok(_) | Err(ProducerError::OutOfOrder { .. }))
@@ -319,28 +319,34 @@ impl Replica {
         Ok(Judged::Append)
     }
 
-    /// Rule P6: where nothing is known of a producer, its first batch may be any. If that was refused for now, none goes before it.
-    fn keep_first(
+    /// Rule P6: what follows a batch that was refused for now waits for it. Where nothing is known of the producer it could be taken for its
+    /// first; where it is out of order for nothing else, a refusal for that would make librdkafka number all anew that is under way.
+    fn keep_behind(
         &mut self,
         now: Now,
         append_time: TimestampMs,
         write: ProducerWrite,
-        behind: Option<i32>,
+        told: Option<i32>,
+        verdict: &Result<Verdict, ProducerError>,
     ) -> Result<(), ProducerError> {
-        let none_refused = behind.is_none() && self.refused.is_empty();
-        if none_refused || self.at_end.producers_at(append_time).knows(&write) {
+        if told.is_none() && self.refused.is_empty() {
             return Ok(());
         }
         let ProducerStamp { id, base_sequence: got, .. } = write.stamp;
-        let expected = behind.or_else(|| self.refused.before(write.in_transactions(), write.stamp, now.mono_ms));
+        let noted = self.refused.before(write.in_transactions(), write.stamp, now.mono_ms);
+        let expected = match verdict {
+            Err(ProducerError::OutOfOrder { expected, .. }) => {
+                Some(*expected).filter(|next| [told, noted].contains(&Some(*next)))
+            }
+            _ if self.at_end.producers_at(append_time).knows(&write) => None,
+            _ => told.or(noted),
+        };
         expected.map_or(Ok(()), |expected| Err(ProducerError::Behind { id, expected, got }))
     }
 
-    /// Nothing of a batch was written. That says nothing of a producer that is known: its sequence tells what is next.
+    /// Nothing of a batch was written, and it will come again.
     pub(super) fn note_refused(&mut self, now: Now, write: ProducerWrite) {
-        if !self.at_end.producers_at(now.wall.max(self.at_end.last_append_time)).knows(&write) {
-            self.refused.note(write.in_transactions(), write.stamp, now.mono_ms);
-        }
+        self.refused.note(write.in_transactions(), write.stamp, now.mono_ms);
     }
 
     /// Whether this replica may append now: what an append under `acks` is refused with for lack of replicas (rule I1), if it is.

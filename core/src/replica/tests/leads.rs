@@ -99,6 +99,26 @@ fn what_was_refused_on_its_way_goes_first_unless_the_sequence_tells_what_is_next
     assert_eq!(leader.step(produce(4, batch(1, stamp(0, 6)), Some(4))).appended, [(3, 100)]);
 }
 
+/// Rule P6, S15: out of order for nothing else than that the batch before it was refused for now. librdkafka gives all that is under way, and may be
+/// written, other numbers when it hears of a sequence out of order.
+#[test]
+fn what_follows_a_batch_that_was_refused_for_now_is_refused_likewise_and_not_as_out_of_order() {
+    let mut leader = leader_of_three();
+    leader.produce(1, batch(1, stamp(0, 0)), Acks::All);
+    leader.step(Input::Assigned(assigned(2, 1, &[ME], 2, &[ME])));
+    assert_eq!(leader.produce(2, batch(1, stamp(0, 1)), Acks::All).answers, [(2, Err(ErrorCode::NotEnoughReplicas))]);
+    leader.step(Input::Assigned(assigned(3, 1, &[ME, PEER], 2, &[ME, PEER])));
+    assert_eq!(leader.produce(3, batch(1, stamp(0, 2)), Acks::All).answers, [(3, Err(ErrorCode::NotEnoughReplicas))]);
+    assert_eq!(leader.produce(4, batch(1, stamp(0, 1)), Acks::All).appended, [(1, 100)]);
+    let gap = leader.produce(5, batch(1, stamp(0, 3)), Acks::All);
+    assert_eq!(gap.answers, [(5, Err(ErrorCode::OutOfOrderSequenceNumber))], "nothing was refused");
+    assert_eq!(leader.produce(6, batch(1, stamp(0, 2)), Acks::All).appended, [(2, 100)]);
+    // Refused before it came here.
+    let (token, latest, acks, behind) = (Token(7), TimestampMs(5), Acks::All, Some(3));
+    let seen = leader.step(Input::Produce { token, batch: batch(1, stamp(0, 4)), latest, acks, behind });
+    assert_eq!(seen.answers, [(7, Err(ErrorCode::NotEnoughReplicas))]);
+}
+
 /// Rule P6: a replica that is asked too early says so, and takes nothing that follows first once it leads; nor does one that leads anew.
 #[test]
 fn what_a_replica_refused_before_it_led_goes_first_when_it_leads() {
