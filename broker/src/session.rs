@@ -10,36 +10,37 @@ use tokio::sync::watch;
 /// The session this broker has now, if any. Everyone who acts asks it first (rule K4).
 #[derive(Clone, Default)]
 pub(crate) struct SessionHandle {
-    held: Arc<RwLock<Option<Held>>>,
+    held: Arc<RwLock<Held>>,
     /// The incarnation of what is held, for those who wait.
     told: Arc<watch::Sender<Option<Incarnation>>>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Held {
-    session: Session,
-    /// When the newest renewal that was answered was sent, by the clock that does not stand still in the machine's sleep.
+    session: Option<Session>,
+    /// When the newest renewal that was answered was sent, of this session or the last one, by the clock that does not stand still in the
+    /// machine's sleep. Zero before the first.
     renewed: Duration,
 }
 
 impl SessionHandle {
     pub(crate) fn get(&self) -> Option<Session> {
-        self.held().map(|held| held.session)
+        self.held().session
     }
 
-    fn held(&self) -> Option<Held> {
+    fn held(&self) -> Held {
         *self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new session, renewed by a request that was sent at `renewed`.
     pub(crate) fn begin(&self, session: Session, renewed: Duration) {
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Held { session, renewed });
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Held { session: Some(session), renewed };
         self.told.send_replace(Some(session.inc));
     }
 
     /// There is no session any more.
     pub(crate) fn end(&self) {
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.held.write().unwrap_or_else(PoisonError::into_inner).session = None;
         self.told.send_replace(None);
     }
 
@@ -50,19 +51,28 @@ impl SessionHandle {
 
     /// The session was renewed by a request that was sent at `renewed`.
     pub(crate) fn renew(&self, renewed: Duration) {
-        if let Some(held) = self.held.write().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        if held.session.is_some() {
             held.renewed = held.renewed.max(renewed);
         }
     }
 
     /// Time since the newest renewal that was answered was sent; `None` without a session.
     pub(crate) fn age(&self) -> Option<Duration> {
-        self.held().map(|held| clock::boot().saturating_sub(held.renewed))
+        let Held { session, renewed } = self.held();
+        session.map(|_| clock::boot().saturating_sub(renewed))
     }
 
     /// Whether this broker may still take itself for what it was: a guard against staleness, never a safety measure (rule B5).
     pub(crate) fn is_fresh(&self) -> bool {
-        self.held().is_some_and(|held| fresh(held.renewed, held.session.ttl, clock::boot()))
+        self.stale_for().is_none()
+    }
+
+    /// Time since the newest renewal, if that is too long ago for this broker to be taken for fresh.
+    pub(crate) fn stale_for(&self) -> Option<Duration> {
+        let (Held { session, renewed }, now) = (self.held(), clock::boot());
+        let is_fresh = session.is_some_and(|session| fresh(renewed, session.ttl, now));
+        (!is_fresh).then(|| now.saturating_sub(renewed))
     }
 }
 
@@ -84,5 +94,19 @@ mod tests {
         check(at(108), true);
         check(at(108) + Duration::from_millis(1), false);
         check(at(1000), false);
+    }
+
+    #[test]
+    fn a_session_that_ended_is_stale_since_it_was_renewed() {
+        let handle = SessionHandle::default();
+        assert!(handle.stale_for().is_some() && !handle.is_fresh(), "nothing was heard yet");
+        let session =
+            Session { broker: BrokerId(1), inc: Incarnation(1), ttl: Duration::from_secs(3_600), lease: LeaseId(1) };
+        handle.begin(session, clock::boot());
+        assert_eq!(handle.stale_for(), None);
+        handle.end();
+        assert!(handle.stale_for().is_some_and(|time| time < session.ttl), "and not since the machine began");
+        handle.renew(clock::boot());
+        assert!(handle.age().is_none() && !handle.is_fresh(), "a late answer brings no session back");
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::client::{Client, Repeat, admin_client, answer, log_client};
 use crate::description::{
-    AcceptedLoss, ClusterDescription, FoundOffset, LostBroker, PartitionLoss, PartitionStatus, TopicDescription,
+    AcceptedLoss, ClusterDescription, FoundOffset, LastKnown, LostBroker, PartitionLoss, PartitionStatus,
+    TopicDescription,
 };
 use crate::error::Error;
 use crate::isolation::IsolationLevel;
@@ -11,6 +12,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tonic::transport::Channel;
 
 /// The admin API of a cluster. Cheap to clone.
 ///
@@ -106,16 +109,26 @@ impl Admin {
         self.client.call(Repeat::IfNotDone, call).await.map(|_| ())
     }
 
-    /// Describes a topic.
+    /// Describes a topic as the broker knows it that heard from the metadata store last.
     ///
     /// # Errors
     /// `UnknownTopicOrPartition`.
     pub async fn describe_topic(&self, name: &str) -> Result<TopicDescription, Error> {
-        let call = |channel| async move {
-            let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(name)) };
-            answer(admin_client(channel).describe_topic(request).await)
+        self.last_known_topic(name).await.map(|known| known.value)
+    }
+
+    /// The same, and for how long nobody has known how the topic is now.
+    ///
+    /// # Errors
+    /// As `describe_topic`.
+    pub async fn last_known_topic(&self, name: &str) -> Result<LastKnown<TopicDescription>, Error> {
+        let call = |channel, allow_stale| async move {
+            let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(name)), allow_stale };
+            let v1::DescribeTopicResponse { topic, stale_ms } =
+                answer(admin_client(channel).describe_topic(request).await)?;
+            Ok(last_known(described(topic)?, stale_ms))
         };
-        described(self.client.ask(call).await?.topic)
+        self.client.ask_for_last_known(call).await
     }
 
     /// Describes all topics, in order of name.
@@ -123,9 +136,16 @@ impl Admin {
     /// # Errors
     /// If no broker answers, or none has heard from the metadata store lately.
     pub async fn list_topics(&self) -> Result<Vec<TopicDescription>, Error> {
-        let call = |channel| async move { answer(admin_client(channel).list_topics(v1::ListTopicsRequest {}).await) };
-        let topics = self.client.ask(call).await?.topics;
-        topics.into_iter().map(TopicDescription::try_from).collect()
+        let call = |channel| topics_of(channel, false);
+        self.client.ask(call).await.map(|known| known.value)
+    }
+
+    /// All topics, in order of name, as the broker knows them that heard from the metadata store last.
+    ///
+    /// # Errors
+    /// If no broker answers.
+    pub async fn last_known_topics(&self) -> Result<LastKnown<Vec<TopicDescription>>, Error> {
+        self.client.ask_for_last_known(topics_of).await
     }
 
     /// Sets (`Some`) and unsets (`None`) settings of a topic: all, or on an error none.
@@ -200,10 +220,16 @@ impl Admin {
     /// # Errors
     /// If no broker answers, or none has heard from the metadata store lately.
     pub async fn describe_cluster(&self) -> Result<ClusterDescription, Error> {
-        let call = |channel| async move {
-            answer(admin_client(channel).describe_cluster(v1::DescribeClusterRequest {}).await)
-        };
-        self.client.ask(call).await.map(ClusterDescription::from)
+        let call = |channel| cluster_of(channel, false);
+        self.client.ask(call).await.map(|known| known.value)
+    }
+
+    /// The cluster as the broker knows it that heard from the metadata store last.
+    ///
+    /// # Errors
+    /// If no broker answers.
+    pub async fn last_known_cluster(&self) -> Result<LastKnown<ClusterDescription>, Error> {
+        self.client.ask_for_last_known(cluster_of).await
     }
 
     /// Offsets and sizes of one partition's log.
@@ -423,6 +449,23 @@ pub(crate) async fn find_offset(
         timestamp: found.timestamp_ms.map(TimestampMs),
         leader_epoch: found.leader_epoch.map(LeaderEpoch),
     }))
+}
+
+async fn topics_of(channel: Channel, allow_stale: bool) -> Result<LastKnown<Vec<TopicDescription>>, Error> {
+    let asked = admin_client(channel).list_topics(v1::ListTopicsRequest { allow_stale }).await;
+    let v1::ListTopicsResponse { topics, stale_ms } = answer(asked)?;
+    let topics = topics.into_iter().map(TopicDescription::try_from).collect::<Result<_, Error>>()?;
+    Ok(last_known(topics, stale_ms))
+}
+
+async fn cluster_of(channel: Channel, allow_stale: bool) -> Result<LastKnown<ClusterDescription>, Error> {
+    let told = answer(admin_client(channel).describe_cluster(v1::DescribeClusterRequest { allow_stale }).await)?;
+    let stale_ms = told.stale_ms;
+    Ok(last_known(ClusterDescription::from(told), stale_ms))
+}
+
+fn last_known<T>(value: T, stale_ms: Option<u64>) -> LastKnown<T> {
+    LastKnown { value, stale_for: stale_ms.map(Duration::from_millis) }
 }
 
 fn described(topic: Option<v1::TopicDescription>) -> Result<TopicDescription, Error> {

@@ -2,6 +2,7 @@
 
 use crate::backoff::Backoff;
 use crate::connection::{Dialer, Tls, addresses};
+use crate::description::LastKnown;
 use crate::error::Error;
 use crate::leader::Leader;
 use crate::metadata::{Image, Known};
@@ -314,6 +315,38 @@ impl Client {
         self.until(deadline, Repeat::Safe, names_something_known, ask).await
     }
 
+    /// Asks all brokers how things are and, if none knows, how they were (`call` is told which); of the latter the one is believed that
+    /// knew last. With retries if none answers at all.
+    pub(crate) async fn ask_for_last_known<T, F>(
+        &self,
+        call: impl Fn(Channel, bool) -> F,
+    ) -> Result<LastKnown<T>, Error>
+    where
+        F: Future<Output = Result<LastKnown<T>, Error>>,
+    {
+        let patience = self.inner.config.request_timeout.min(ANSWER_PATIENCE);
+        for allow_stale in [false, true] {
+            let mut newest: Option<LastKnown<T>> = None;
+            for address in self.addresses() {
+                let asked = self.call_once(address.clone(), |channel| call(channel, allow_stale));
+                match timeout(patience, asked).await {
+                    Ok(Ok(known)) if known.stale_for.is_none() => return Ok(known),
+                    Ok(Ok(known)) if newest.as_ref().is_none_or(|newest| known.stale_for < newest.stale_for) => {
+                        newest = Some(known);
+                    }
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) if !error.retriable || !names_something_known(&error) => return Err(error),
+                    Ok(Err(error)) if !error.is_connection() => {}
+                    Ok(Err(_)) | Err(_) => self.suspect(&address),
+                }
+            }
+            if let Some(known) = newest {
+                return Ok(known);
+            }
+        }
+        self.ask(|channel| call(channel, true)).await
+    }
+
     /// Makes a unary call to the leader of a partition, with retries and fresh metadata after each failure.
     pub(crate) async fn call_leader<T, F>(
         &self,
@@ -540,6 +573,41 @@ mod tests {
             Ok(())
         };
         client.ask(call).await.expect("it is waited for longer in the second round");
+    }
+
+    /// What brokers that are asked one after the other answer: since when they have not known, or nothing of that kind.
+    async fn last_known(
+        answers: [fn(bool) -> Result<Option<u64>, ErrorCode>; 3],
+    ) -> Result<(usize, Option<Duration>), Error> {
+        let client = unconnected("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
+        let asked = AtomicUsize::new(0);
+        let call = |_, allow_stale| {
+            let turn = asked.fetch_add(1, Ordering::Relaxed) % 3;
+            let answer = answers[turn](allow_stale);
+            async move {
+                let stale_for = answer.map_err(|code| Error::new(code, "refused"))?.map(Duration::from_secs);
+                Ok(LastKnown { value: turn, stale_for })
+            }
+        };
+        client.ask_for_last_known(call).await.map(|known| (known.value, known.stale_for))
+    }
+
+    const STALE: ErrorCode = ErrorCode::LeaderNotAvailable;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_knows_how_things_are_is_believed_and_else_who_knew_last() {
+        fn stale(seconds: u64, allowed: bool) -> Result<Option<u64>, ErrorCode> {
+            if allowed { Ok(Some(seconds)) } else { Err(STALE) }
+        }
+        let known = last_known([|allowed| stale(9, allowed), |allowed| stale(7, allowed), |_| Ok(None)]).await;
+        assert_eq!(known.expect("one knows"), (2, None));
+        let known =
+            last_known([|allowed| stale(9, allowed), |allowed| stale(7, allowed), |allowed| stale(8, allowed)]).await;
+        assert_eq!(known.expect("all knew"), (1, Some(Duration::from_secs(7))));
+        // That it is gone is known as well.
+        let gone = |_| Err(ErrorCode::TopicAuthorizationFailed);
+        let known = last_known([|allowed| stale(9, allowed), gone, |allowed| stale(8, allowed)]).await;
+        assert_eq!(known.expect_err("it is told").code, Some(ErrorCode::TopicAuthorizationFailed));
     }
 
     #[tokio::test]

@@ -5,6 +5,16 @@ use crate::record::TopicPartition;
 use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 use millpond_proto::v1;
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a broker tells of how things are, or of how they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastKnown<T> {
+    /// What it tells.
+    pub value: T,
+    /// Time since this broker last heard from the metadata store, if that is too long ago to know how things are now.
+    pub stale_for: Option<Duration>,
+}
 
 /// A topic.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,8 +46,8 @@ pub use connection::Tls;
 pub use consumer::{Consumer, ConsumerConfig, OffsetReset, ReadFrom, StartAt};
 pub use dedup::Deduplicator;
 pub use description::{
-    AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, LostBroker, PartitionDescription, PartitionLoss,
-    PartitionStatus, TopicDescription,
+    AcceptedLoss, BrokerDescription, ClusterDescription, FoundOffset, LastKnown, LostBroker, PartitionDescription,
+    PartitionLoss, PartitionStatus, TopicDescription,
 };
 pub use error::Error;
 pub use group::{

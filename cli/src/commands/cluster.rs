@@ -87,6 +87,8 @@ struct Described {
     lost: Vec<Lost>,
     tail_bytes: u64,
     tiered_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale_ms: Option<u64>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -217,11 +219,13 @@ fn amiss(topics: &[TopicDescription]) -> Option<(usize, String)> {
 }
 
 async fn describe(admin: &Admin, output: &OutputArgs) -> Result<(), Failure> {
-    let cluster = admin.describe_cluster().await.map_err(failed)?;
-    let topics = admin.list_topics().await.map_err(failed)?;
+    let cluster = admin.last_known_cluster().await.map_err(failed)?;
+    let known = admin.last_known_topics().await.map_err(failed)?;
+    let stale_ms = status::warned(cluster.stale_for.max(known.stale_for));
+    let topics = known.value;
     let states = status::partitions(admin, &topics).await;
     let topics: Vec<_> = topics.into_iter().map(|topic| topic.name).zip(states).collect();
-    let described = Described::new(cluster, &topics);
+    let described = Described::new(cluster.value, &topics, stale_ms);
     match output.output {
         Format::Json => output::json(&described),
         Format::Text => output::text(&described.to_text()),
@@ -229,7 +233,7 @@ async fn describe(admin: &Admin, output: &OutputArgs) -> Result<(), Failure> {
 }
 
 impl Described {
-    fn new(cluster: ClusterDescription, topics: &[(String, Vec<PartitionState>)]) -> Described {
+    fn new(cluster: ClusterDescription, topics: &[(String, Vec<PartitionState>)], stale_ms: Option<u64>) -> Described {
         let all = || topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(move |state| (topic, state)));
         let places = |wanted: fn(&PartitionState) -> bool| {
             let wanted = all().filter(|(_, state)| wanted(state));
@@ -259,6 +263,7 @@ impl Described {
                 .collect(),
             tail_bytes: all().filter_map(|(_, state)| state.tail_bytes).sum(),
             tiered_bytes: all().filter_map(|(_, state)| state.tiered_bytes).sum(),
+            stale_ms,
         }
     }
 
@@ -310,6 +315,7 @@ mod tests {
         Described::new(
             cluster,
             &[("t".to_owned(), vec![PartitionState::example(), PartitionState::unknown(3), PartitionState::lost(4)])],
+            Some(1),
         )
     }
 

@@ -46,6 +46,14 @@ pub(super) struct LossState {
     pub(super) sentence: String,
 }
 
+/// Says on standard error for how long nobody has known how things are; the same in milliseconds, for scripts.
+pub(super) fn warned(stale_for: Option<Duration>) -> Option<u64> {
+    let time = stale_for?;
+    let since = Duration::from_secs(time.as_secs());
+    eprintln!("warning: things were so {since:?} ago; no broker that answers has heard from the metadata store since");
+    u64::try_from(time.as_millis()).ok()
+}
+
 /// How long all of them may take to answer: whoever asks wants to know what is wrong, above all when something is.
 const PATIENCE: Duration = Duration::from_secs(10);
 

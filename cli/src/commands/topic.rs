@@ -154,6 +154,8 @@ struct Listed {
 #[derive(Serialize)]
 struct List {
     topics: Vec<Listed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale_ms: Option<u64>,
 }
 
 /// The answer of `topic describe`, and of `create`.
@@ -163,6 +165,8 @@ struct Described {
     id: String,
     configs: BTreeMap<String, String>,
     partitions: Vec<PartitionState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale_ms: Option<u64>,
 }
 
 /// The answer of a command that changed something.
@@ -225,10 +229,11 @@ async fn create(topic: NewTopic, if_not_exists: bool, common: &Common) -> Result
 }
 
 async fn list(common: &Common) -> Result<(), Failure> {
-    let topics = admin(common).await?.list_topics().await.map_err(failed)?;
-    let topics: Vec<Listed> = topics.into_iter().map(Listed::from).collect();
+    let known = admin(common).await?.last_known_topics().await.map_err(failed)?;
+    let stale_ms = status::warned(known.stale_for);
+    let topics: Vec<Listed> = known.value.into_iter().map(Listed::from).collect();
     match common.output.output {
-        Format::Json => output::json(&List { topics }),
+        Format::Json => output::json(&List { topics, stale_ms }),
         Format::Text => {
             let row = |topic: &Listed| {
                 vec![topic.name.clone(), topic.partitions.to_string(), topic.replication_factor.to_string()]
@@ -250,9 +255,11 @@ impl From<TopicDescription> for Listed {
 
 async fn describe(name: &str, common: &Common) -> Result<(), Failure> {
     let admin = admin(common).await?;
-    let topic = admin.describe_topic(name).await.map_err(failed)?;
+    let known = admin.last_known_topic(name).await.map_err(failed)?;
+    let (topic, stale_ms) = (known.value, status::warned(known.stale_for));
     let partitions = status::partitions(&admin, std::slice::from_ref(&topic)).await.concat();
-    let described = Described { name: topic.name, id: topic.id.to_string(), configs: topic.configs, partitions };
+    let (name, id, configs) = (topic.name, topic.id.to_string(), topic.configs);
+    let described = Described { name, id, configs, partitions, stale_ms };
     match common.output.output {
         Format::Json => output::json(&described),
         Format::Text => output::text(&described.to_text()),
@@ -344,10 +351,11 @@ mod tests {
     #[test]
     fn json_has_the_promised_fields() {
         let listed = Listed { name: "t".to_owned(), id: "i".to_owned(), partitions: 1, replication_factor: 1 };
-        schemas::check("topic-list", &List { topics: vec![listed] });
+        schemas::check("topic-list", &List { topics: vec![listed], stale_ms: Some(1) });
         let partitions = vec![PartitionState::example(), PartitionState::unknown(3), PartitionState::lost(4)];
         let configs = BTreeMap::from([("retention.ms".to_owned(), "1".to_owned())]);
-        let described = Described { name: "t".to_owned(), id: "i".to_owned(), configs, partitions };
+        let (name, id) = ("t".to_owned(), "i".to_owned());
+        let described = Described { name, id, configs, partitions, stale_ms: Some(1) };
         schemas::check("topic-describe", &described);
         schemas::check("topic-change", &Changed { topic: "t", changed: true, log_start: None });
         schemas::check("topic-change", &Changed { topic: "t", changed: true, log_start: Some(1) });

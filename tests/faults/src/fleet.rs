@@ -351,6 +351,12 @@ impl Fleet {
         admin.list_topics().await.map_err(|error| error.to_string())
     }
 
+    /// The same while there may be no etcd, so that nobody knows, but nothing changes either.
+    pub(crate) async fn last_known_topics(&self) -> Result<Vec<TopicDescription>, String> {
+        let admin = Admin::new(&self.connect().await?);
+        admin.last_known_topics().await.map(|known| known.value).map_err(|error| error.to_string())
+    }
+
     /// Waits until every partition has a leader and all its replicas are in sync.
     pub(crate) async fn wait_until_in_sync(&self) -> Result<Vec<TopicDescription>, String> {
         self.wait_until("the replicas are in sync", |partition| {

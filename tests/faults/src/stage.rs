@@ -166,7 +166,7 @@ impl Stage {
 
     /// Who leads each partition.
     pub(crate) async fn leaders(&self) -> Result<BTreeMap<u16, Option<usize>>, String> {
-        let topics = self.fleet.topics().await?;
+        let topics = self.fleet.last_known_topics().await?;
         let partitions = topics.iter().filter(|topic| topic.name == TOPIC).flat_map(|topic| &topic.partitions);
         let leader = |found: Option<millpond_sdk::BrokerId>| found.map(|leader| leader.0 as usize);
         Ok(partitions.map(|found| (u16::try_from(found.index).expect("few"), leader(found.leader))).collect())

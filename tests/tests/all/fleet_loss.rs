@@ -70,7 +70,7 @@ fn leader_of(topics: &[TopicDescription], name: &str) -> Option<BrokerId> {
 /// The partition, as this very broker sees it.
 async fn seen_by(fleet: &Fleet, broker: usize) -> v1::PartitionDescription {
     let admin = AdminClient::connect(format!("http://{}", fleet.grpc(broker))).await;
-    let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(TOPIC)) };
+    let request = v1::DescribeTopicRequest { topic: Some(v1::TopicRef::name(TOPIC)), allow_stale: true };
     let described = admin.expect("it is up").describe_topic(request).await.expect("it knows the topic").into_inner();
     described.topic.expect("it is told of").partitions.remove(0)
 }

@@ -6,7 +6,8 @@ use millpond_proto::v1::admin_client::AdminClient;
 use millpond_sdk::{
     Admin, BrokerId, Client, ClusterDescription, NewTopic, Producer, ProducerConfig, ProducerRecord, TopicDescription,
 };
-use millpond_tests::fleet::{Fleet, FleetOptions};
+use millpond_tests::fleet::{Fleet, FleetOptions, MetadataIn};
+use millpond_tests::tools::{Tool, skip};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -207,7 +208,7 @@ type Told = Result<Vec<v1::TopicDescription>, tonic::Status>;
 
 async fn topics_of(fleet: &Fleet, broker: usize) -> Told {
     let admin = AdminClient::connect(format!("http://{}", fleet.grpc(broker))).await;
-    let told = admin.expect("it is up").list_topics(v1::ListTopicsRequest {}).await;
+    let told = admin.expect("it is up").list_topics(v1::ListTopicsRequest::default()).await;
     Ok(told?.into_inner().topics)
 }
 
@@ -241,5 +242,45 @@ async fn the_cluster_is_not_called_whole_by_a_broker_that_is_cut_off_from_the_me
     until_told(&fleet, 2, |topics| topics.is_ok_and(|topics| !is_whole(&topics))).await;
     let said = fail_at(&fleet.grpc(0), &["cluster", "wait", "--isr-full", "--timeout", "1s"], b"");
     assert!(said.contains("are not whole yet"), "{said}");
+    fleet.stop().await;
+}
+
+/// Rule B5: nobody knows how the cluster is then, but everybody how it was, and says so; only who waits for how it is waits on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_etcd_commands_tell_how_the_cluster_was_and_since_when() {
+    let options = FleetOptions { metadata: MetadataIn::Etcd(Tool::EtcdPinned, 1), ..FleetOptions::new(3) };
+    let mut fleet = match Fleet::start(&options).await {
+        Ok(fleet) => fleet,
+        Err(why) => return skip("without_etcd_commands_tell_how_the_cluster_was_and_since_when", &why),
+    };
+    let admin = Admin::new(&fleet.connect().await);
+    admin.create_topic(NewTopic::new(TOPIC)).await.expect("created");
+    assert_eq!(admin.last_known_cluster().await.expect("a broker answers").stale_for, None);
+    fleet.etcd().kill(0);
+    let stale = async {
+        let mut poll = tokio::time::interval(Duration::from_millis(20));
+        while admin.last_known_topics().await.expect("brokers answer").stale_for.is_none() {
+            poll.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, stale).await.expect("all of them come to be stale");
+    let bootstrap = fleet.bootstrap();
+    for (command, at) in [
+        (&["cluster", "describe"][..], "/brokers/2/id"),
+        (&["topic", "list"], "/topics/0/id"),
+        (&["topic", "describe", TOPIC], "/partitions/0/leader"),
+    ] {
+        let told: Value =
+            serde_json::from_str(&succeed_at(&bootstrap, &[command, &["--output", "json"]].concat(), b""))
+                .expect("one document");
+        assert!(!told.pointer(at).expect("it is told").is_null(), "{told}");
+        assert!(told["stale_ms"].as_u64().is_some_and(|time| time > 1_000), "{told}");
+    }
+    let said = fail_at(&bootstrap, &["cluster", "wait", "--isr-full", "--timeout", "1s"], b"");
+    assert!(said.contains("has not heard from the metadata store"), "{said}");
+    fleet.etcd().restart(0).await;
+    fleet.wait_until_in_sync().await;
+    let known = succeed_at(&bootstrap, &["topic", "list", "--output", "json"], b"");
+    assert!(!known.contains("stale_ms"), "{known}");
     fleet.stop().await;
 }

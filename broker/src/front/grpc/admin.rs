@@ -24,11 +24,13 @@ impl AdminService {
         AdminService { broker }
     }
 
-    /// Rule B5: whoever asks how the cluster is hears it from another broker while this one knows only how it was.
-    fn check_fresh(&self) -> Result<(), Status> {
-        match self.broker.session_handle().is_fresh() {
-            true => Ok(()),
-            false => Err(status(&stale(ErrorCode::LeaderNotAvailable))),
+    /// Rule B5: whoever asks how the cluster is hears it from another broker while this one knows only how it was, unless they allow that.
+    /// Milliseconds since this one knew, then.
+    fn stale_ms(&self, allowed: bool) -> Result<Option<u64>, Status> {
+        match self.broker.session_handle().stale_for() {
+            None => Ok(None),
+            Some(time) if allowed => Ok(Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))),
+            Some(_) => Err(status(&stale(ErrorCode::LeaderNotAvailable))),
         }
     }
 }
@@ -53,15 +55,16 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn describe_topic(&self, request: Request<v1::DescribeTopicRequest>) -> Answer<v1::DescribeTopicResponse> {
-        let topic = named(request.into_inner().topic)?;
+        let v1::DescribeTopicRequest { topic, allow_stale } = request.into_inner();
+        let (topic, stale_ms) = (named(topic)?, self.stale_ms(allow_stale)?);
         let described = self.broker.topic(&topic);
-        answer(described.map(|topic| v1::DescribeTopicResponse { topic: Some(convert::topic(topic)) }))
+        answer(described.map(|topic| v1::DescribeTopicResponse { topic: Some(convert::topic(topic)), stale_ms }))
     }
 
-    async fn list_topics(&self, _request: Request<v1::ListTopicsRequest>) -> Answer<v1::ListTopicsResponse> {
-        self.check_fresh()?;
+    async fn list_topics(&self, request: Request<v1::ListTopicsRequest>) -> Answer<v1::ListTopicsResponse> {
+        let stale_ms = self.stale_ms(request.into_inner().allow_stale)?;
         let topics = self.broker.topics().into_iter().map(convert::topic).collect();
-        Ok(Response::new(v1::ListTopicsResponse { topics }))
+        Ok(Response::new(v1::ListTopicsResponse { topics, stale_ms }))
     }
 
     async fn alter_topic(&self, request: Request<v1::AlterTopicRequest>) -> Answer<v1::AlterTopicResponse> {
@@ -100,14 +103,15 @@ impl v1::admin_server::Admin for AdminService {
 
     async fn describe_cluster(
         &self,
-        _request: Request<v1::DescribeClusterRequest>,
+        request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
-        self.check_fresh()?;
+        let stale_ms = self.stale_ms(request.into_inner().allow_stale)?;
         let cluster = self.broker.describe_cluster();
         Ok(Response::new(v1::DescribeClusterResponse {
             id: cluster.id,
             controller: cluster.controller.map(|broker| broker.0),
             brokers: cluster.brokers.into_iter().map(convert::broker).collect(),
+            stale_ms,
         }))
     }
 

@@ -176,7 +176,7 @@ async fn no_broker_goes_stale_whose_etcd_takes_seconds_to_answer() {
             }
             oldest = f64::max(oldest, metric(&broker.http, "millpond_lease_age_seconds").await);
             // Only a broker that is not stale lists topics (rule B5).
-            let listed = admin.list_topics(v1::ListTopicsRequest {}).await;
+            let listed = admin.list_topics(v1::ListTopicsRequest::default()).await;
             let listed = listed.unwrap_or_else(|refused| panic!("with a session {oldest} s old: {refused}"));
             assert_eq!(listed.into_inner().topics.len(), 1);
             looked += 1;
