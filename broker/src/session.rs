@@ -84,6 +84,8 @@ fn fresh(renewed: Duration, ttl: Duration, now: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millpond_log::{BrokerId, Rid, WalGen};
+    use millpond_metadata::kv::LeaseId;
 
     #[test]
     fn session_is_fresh_for_four_fifths_of_its_ttl() {
