@@ -102,8 +102,8 @@ mod tests {
     fn a_session_that_ended_is_stale_since_it_was_renewed() {
         let handle = SessionHandle::default();
         assert!(handle.stale_for().is_some() && !handle.is_fresh(), "nothing was heard yet");
-        let session =
-            Session { broker: BrokerId(1), inc: Incarnation(1), ttl: Duration::from_secs(3_600), lease: LeaseId(1) };
+        let rid = Rid { broker: BrokerId(1), wal_gen: WalGen(1) };
+        let session = Session { rid, inc: Incarnation(1), lease: LeaseId(1), ttl: Duration::from_secs(3_600) };
         handle.begin(session, clock::boot());
         assert_eq!(handle.stale_for(), None);
         handle.end();
