@@ -5,7 +5,7 @@ use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::{self, Format, OutputArgs};
 use crate::units::ByteCount;
-use millpond_sdk::{Admin, BrokerId, ClusterDescription, LostBroker, TopicDescription};
+use millpond_sdk::{Admin, BrokerId, ClusterDescription, LastKnown, LostBroker, TopicDescription};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -190,8 +190,12 @@ fn failed(error: millpond_sdk::Error) -> Failure {
 async fn wait(admin: &Admin, timeout: Duration) -> Result<(), Failure> {
     let deadline = tokio::time::Instant::now() + timeout;
     loop {
-        let failure = match admin.list_topics().await {
-            Ok(topics) => match amiss(&topics) {
+        let failure = match admin.last_known_topics().await {
+            Ok(LastKnown { stale_for: Some(time), .. }) => Failure::new(format!(
+                "no broker that answers has heard from the metadata store for {:?}, so nobody knows how the partitions are",
+                Duration::from_secs(time.as_secs())
+            )),
+            Ok(LastKnown { value: topics, .. }) => match amiss(&topics) {
                 None => return output::text("every partition has all of its replicas in sync"),
                 Some((count, first)) => {
                     Failure::new(format!("{count} partitions are not whole yet, {first} among them"))
