@@ -575,10 +575,11 @@ mod tests {
         client.ask(call).await.expect("it is waited for longer in the second round");
     }
 
-    /// What brokers that are asked one after the other answer: since when they have not known, or nothing of that kind.
-    async fn last_known(
-        answers: [fn(bool) -> Result<Option<u64>, ErrorCode>; 3],
-    ) -> Result<(usize, Option<Duration>), Error> {
+    /// For how many seconds a broker has not known how things are, or that it does not tell.
+    type Since = Result<Option<u64>, ErrorCode>;
+
+    /// What is believed of brokers that are asked one after the other: which one, and for how long it has not known.
+    async fn last_known(answers: [fn(bool) -> Since; 3]) -> Result<(usize, Option<Duration>), Error> {
         let client = unconnected("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
         let asked = AtomicUsize::new(0);
         let call = |_, allow_stale| {
@@ -596,7 +597,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_knows_how_things_are_is_believed_and_else_who_knew_last() {
-        fn stale(seconds: u64, allowed: bool) -> Result<Option<u64>, ErrorCode> {
+        fn stale(seconds: u64, allowed: bool) -> Since {
             if allowed { Ok(Some(seconds)) } else { Err(STALE) }
         }
         let known = last_known([|allowed| stale(9, allowed), |allowed| stale(7, allowed), |_| Ok(None)]).await;
