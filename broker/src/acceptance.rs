@@ -54,7 +54,7 @@ impl Broker {
         };
         let led = async {
             let mut view = local.view.clone();
-            view.wait_for(|view| view.visible.leads && view.visible.end_proven).await.map_err(|_| stopping())?;
+            view.wait_for(|view| view.visible.leads && view.visible.bounds_proven()).await.map_err(|_| stopping())?;
             self.inner().catalog.until(topic.record.id, known).await;
             Ok(())
         };

@@ -11,7 +11,7 @@ use crate::budget::Held;
 use crate::clock;
 use crate::loss;
 use crate::partitions::view::{PartitionView, ViewReceiver};
-use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
+use crate::refusals::{bounds_not_proven, not_leader, stale, storage_error};
 use crate::tiered::TieredError;
 use crate::wal::TailReadError;
 use elsewhere::Place;
@@ -250,7 +250,9 @@ impl Broker {
                 Isolation::ReadUncommitted => view.visible.hw,
                 Isolation::ReadCommitted => view.visible.lso,
             };
-            if wanted.offset >= end {
+            // Rule F3: a new leader does not know yet what was deleted. It says nothing until it does.
+            let unsure = view.visible.leads && !view.visible.start_proven;
+            if wanted.offset >= end || unsure {
                 return (answered(Stands::from(&view), request.isolation, Read::default()), false);
             }
             match self.read_view(request, &view, watched.id, wanted.offset..end, budget, deadline).await {
@@ -478,8 +480,8 @@ fn check_range(view: &PartitionView, offset: Offset, fresh: bool) -> Result<(), 
     if !visible.leads {
         return Err(not_leader());
     }
-    if !visible.end_proven {
-        return Err(end_not_proven());
+    if !visible.bounds_proven() {
+        return Err(bounds_not_proven());
     }
     if !fresh {
         return Err(stale(ErrorCode::OffsetNotAvailable));

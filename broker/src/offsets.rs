@@ -4,20 +4,34 @@
 
 use crate::api::{ApiError, EpochEnd, FoundOffset, Isolation, OffsetSpec, TopicRef};
 use crate::broker::Broker;
+use crate::catalog::Local;
 use crate::fetch::{check_epoch, end_of};
 use crate::loss;
 use crate::manifests::decode_root;
 use crate::partitions::view::PartitionView;
-use crate::refusals::{end_not_proven, not_leader, stale, storage_error};
+use crate::refusals::{bounds_not_proven, not_leader, stale, storage_error};
 use crate::tiered::{TieredError, larger};
 use crate::topics::unavailable;
 use crate::wal::{TailEntry, TailReadError};
 use millpond_log::batch::BatchError;
 use millpond_log::segment::{TimedOffset, first_at_or_after, first_of_largest_timestamp};
 use millpond_log::{Batch, ErrorCode, LeaderEpoch, Offset, PartitionId, TimestampMs};
+use std::time::Duration;
 
 /// Times one look-up starts over, because the log was trimmed between the view and the search.
 const LOOKS_MAX: usize = 3;
+
+/// How long a look-up waits for a new leader's bounds, which take a read of the metadata store and an answer of the followers.
+const PROVEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// The view once its bounds are proven, or it leads no more, or that takes too long.
+async fn proven(local: &Local) -> PartitionView {
+    let mut view = local.view.clone();
+    let settled = view.wait_for(|view| !view.visible.leads || view.visible.bounds_proven());
+    // A view ends with its shard, and the broker with that.
+    let _ = tokio::time::timeout(PROVEN_WITHIN, settled).await;
+    view.borrow().clone()
+}
 
 impl Broker {
     /// Looks up an offset; `None` when no record qualifies (`AtOrAfter`, `MaxTimestamp`, `LatestTiered` on an empty log).
@@ -50,13 +64,13 @@ impl Broker {
             return if spec == OffsetSpec::Earliest { self.earliest_of_lost(handle.id).await } else { Err(refusal) };
         }
         for _ in 0..LOOKS_MAX {
-            let view = handle.local()?.view.borrow().clone();
+            let view = proven(handle.local()?).await;
             check_epoch(view.visible.epoch, known)?;
             if !view.visible.leads {
                 return Err(not_leader());
             }
-            if !view.visible.end_proven {
-                return Err(end_not_proven());
+            if !view.visible.bounds_proven() {
+                return Err(bounds_not_proven());
             }
             if !self.session_handle().is_fresh() {
                 return Err(stale(ErrorCode::OffsetNotAvailable));

@@ -95,6 +95,9 @@ impl Rebuilder {
         if wanted == Wanted::Newest {
             return Ok(ShardMsg::Manifest { partition, root: Arc::new(root) });
         }
+        if let Wanted::ForOffice(office) = wanted {
+            return Ok(ShardMsg::OfficeManifest { partition, office, root: Arc::new(root) });
+        }
         let (wal, tiered) = (&self.wal, &*self.tiered);
         let sources = Sources { root: &root, in_wal: None, lost: None, complete: false, wal, tiered };
         let failed = |error: &recovery::RecoveryError| storage_error(error).message;

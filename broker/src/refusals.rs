@@ -23,8 +23,11 @@ pub(crate) fn given_up() -> ApiError {
     )
 }
 
-pub(crate) fn end_not_proven() -> ApiError {
-    ApiError::new(ErrorCode::OffsetNotAvailable, "the new leader has not proven the end of the log yet; retry")
+pub(crate) fn bounds_not_proven() -> ApiError {
+    ApiError::new(
+        ErrorCode::OffsetNotAvailable,
+        "the new leader has not proven yet where the log starts and ends; retry",
+    )
 }
 
 pub(crate) fn storage_error(error: &(dyn std::error::Error + 'static)) -> ApiError {

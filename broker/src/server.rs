@@ -552,7 +552,7 @@ impl Broker {
             let alone = |handle: &&PartitionHandle| handle.placement.isr == [self.id()] && handle.loss.is_none();
             for local in topic.partitions.iter().filter(alone).filter_map(|handle| handle.local.as_ref()) {
                 // A view ends with its shard, and the broker with that.
-                let _ = local.view.clone().wait_for(|view| view.visible.end_proven).await;
+                let _ = local.view.clone().wait_for(|view| view.visible.bounds_proven()).await;
             }
         }
     }

@@ -189,6 +189,16 @@ impl Replica {
                     self.note_manifest(log_start, tiered_end, out);
                 }
             }
+            Input::OfficeManifest { office, log_start, tiered_end, epoch } => {
+                let Role::Leader(leading) = &mut self.role else { return };
+                // Read after a later leader's change it says where that one's log starts; see `Manifest`.
+                if leading.record.epoch != office || epoch > office {
+                    return;
+                }
+                leading.start_proven = true;
+                self.note_manifest(log_start, tiered_end, out);
+                out.push(Output::Publish);
+            }
             Input::TimestampType(kind) => self.timestamp_type = kind,
             Input::Transfer(wish) => {
                 self.take_wish(now, wish);
@@ -206,9 +216,9 @@ impl Replica {
     /// What readers may know now.
     #[must_use]
     pub fn visible(&self) -> Visible {
-        let (leads, end_proven) = match &self.role {
-            Role::Leader(leading) => (true, self.hw >= leading.leso),
-            Role::Follower { .. } => (false, false),
+        let (leads, end_proven, start_proven) = match &self.role {
+            Role::Leader(leading) => (true, self.hw >= leading.leso, leading.start_proven),
+            Role::Follower { .. } => (false, false, false),
         };
         Visible {
             epoch: self.epoch_seen,
@@ -219,6 +229,7 @@ impl Replica {
             lso: self.last_stable(),
             end: self.at_end.end,
             end_proven,
+            start_proven,
         }
     }
 

@@ -56,11 +56,13 @@ pub enum Rule {
     TierCompare,
     /// G1: too old objects are not committed.
     ObjectsExpire,
+    /// F3: a new leader knows where the log starts only once it has read it in its office.
+    StartReadInOffice,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 25] = [
+    pub const ALL: [Rule; 26] = [
         Rule::EpochPerOffice,
         Rule::ShrinkWaits,
         Rule::ExpandCounts,
@@ -86,6 +88,7 @@ impl Rule {
         Rule::TrimAfterCommit,
         Rule::TierCompare,
         Rule::ObjectsExpire,
+        Rule::StartReadInOffice,
     ];
 }
 

@@ -100,9 +100,12 @@ impl Fleet {
     }
 
     /// Takes in what came while replicas were opened and the broker registered, up to its own session, so that it knows itself when it
-    /// answers. Bounded in time: what has not come by then comes later.
+    /// answers: also what its own registration made of them, such as a loss where its disk is another. Bounded in time: what has not come
+    /// by then comes later.
     pub(crate) async fn catch_up(&mut self, inc: Incarnation) {
         let me = self.me();
+        // Nobody waits for what object storage has not.
+        let unread = self.being_opened.clone();
         let caught_up = async {
             while self.follow.image().sessions.get(&me).is_none_or(|seen| seen.revision.0 < inc.0) {
                 match self.follow.changed().await {
@@ -110,6 +113,10 @@ impl Fleet {
                     // The task tells of it.
                     Err(_) => tokio::time::sleep(RETRY).await,
                 }
+            }
+            while self.being_opened.iter().any(|partition| !unread.contains(partition)) {
+                let Some(opened) = self.opening.join_next().await else { return };
+                self.take_opened(opened);
             }
         };
         let _ = tokio::time::timeout(CATCH_UP_MAX, caught_up).await;

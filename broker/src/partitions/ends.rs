@@ -59,7 +59,7 @@ impl AskedEnds {
     }
 }
 
-/// The answer, from what is visible; `None` unless this replica leads and its end is proven (rules R11, F3). `in_wal` tells when the batch
+/// The answer, from what is visible; `None` unless this replica leads and its bounds are proven (rules R11, F3). `in_wal` tells when the batch
 /// with an offset was appended that the WAL holds.
 fn end_of(
     visible: &Visible,
@@ -68,7 +68,7 @@ fn end_of(
     in_wal: impl FnOnce(Offset) -> Option<TimestampMs>,
     tail_bytes: impl FnOnce() -> u64,
 ) -> Option<End> {
-    if !visible.leads || !visible.end_proven {
+    if !visible.leads || !visible.bounds_proven() {
         return None;
     }
     // What was deleted waits for nobody.
@@ -112,6 +112,7 @@ mod tests {
             lso: Offset(40),
             end: Offset(60),
             end_proven: true,
+            start_proven: true,
         }
     }
 
@@ -126,6 +127,7 @@ mod tests {
         assert!(ask(&visible(), 0).is_some());
         assert_eq!(ask(&Visible { leads: false, ..visible() }, 0), None);
         assert_eq!(ask(&Visible { end_proven: false, ..visible() }, 0), None, "rule R11");
+        assert_eq!(ask(&Visible { start_proven: false, ..visible() }, 0), None, "rule F3");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(crate) enum ShardMsg {
     OpenTransactions(AskedOpen),
     /// Its manifest changed, as seen committed (rule T6).
     Manifest { partition: PartitionId, root: Arc<ManifestRoot> },
+    /// Its manifest as read in the office that was taken in this epoch (rule F3).
+    OfficeManifest { partition: PartitionId, office: LeaderEpoch, root: Arc<ManifestRoot> },
     /// A replica is to be given up, or is to stay after all: between the two it acknowledges nothing, whatever session begins (rule S5).
     Leave { partition: PartitionId, leaves: bool },
     /// It is said to hold no replica any more, by a tombstone or by the partition's record (rule K6): forget it and its frames.
@@ -135,6 +137,8 @@ pub(crate) enum Wanted {
     Manifest,
     /// The manifest alone, for readers; the log stands as it is. Answered by `ShardMsg::Manifest`.
     Newest,
+    /// As `Newest`, for an office that was taken in this epoch (rule F3). Answered by `ShardMsg::OfficeManifest`.
+    ForOffice(LeaderEpoch),
 }
 
 /// A transaction that a coordinator is to be asked about, before anything of it is appended (rule X3).

@@ -201,6 +201,12 @@ impl Shard {
                 let _ = reply.send(found.ok_or_else(not_leader));
             }
             ShardMsg::Manifest { partition, root } => self.on_manifest(partition, root),
+            ShardMsg::OfficeManifest { partition, office, root } => {
+                let ManifestRoot { log_start, tiered_end, epoch, .. } = *root;
+                self.on_manifest(partition, root);
+                // It proves the log start, be it news or not.
+                self.step(partition, Input::OfficeManifest { office, log_start, tiered_end, epoch });
+            }
             ShardMsg::OpenTransactions(asked) => asked.answer(|id| Some(&self.slots.get(&id)?.replica)),
             ShardMsg::EndTransaction(ending) => self.on_end_transaction(ending),
             ShardMsg::Verified { partition, verified, refused } => self.on_verified(partition, verified, refused),
@@ -472,17 +478,18 @@ impl Shard {
     fn tick(&mut self) {
         let due: Vec<PartitionId> =
             self.slots.iter_mut().filter_map(|(id, slot)| slot.wants_manifest().then_some(*id)).collect();
-        if let Some(shard) = self.own.upgrade() {
-            for partition in due {
-                let (shard, wanted) = (shard.clone(), Wanted::Newest);
-                let asker = Arc::downgrade(&self.slots[&partition].here);
-                // Nobody reads manifests any more when the broker ends.
-                let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: 0, asker });
-            }
-        }
+        due.into_iter().for_each(|partition| self.ask_for_manifest(partition, Wanted::Newest));
         let due = self.slots.iter().filter(|(_, slot)| slot.replica.wants_ticks());
         let due: Vec<PartitionId> = due.map(|(id, _)| *id).collect();
         due.into_iter().for_each(|partition| self.step(partition, Input::Tick));
+    }
+
+    /// Asks for a manifest that leaves the log as it is.
+    fn ask_for_manifest(&self, partition: PartitionId, wanted: Wanted) {
+        let (Some(slot), Some(shard)) = (self.slots.get(&partition), self.own.upgrade()) else { return };
+        let asker = Arc::downgrade(&slot.here);
+        // Nobody reads manifests any more when the broker ends.
+        let _ = self.services.rebuilds.send(Rebuild { partition, shard, wanted, ticket: 0, asker });
     }
 
     fn now(&self) -> Now {
@@ -595,6 +602,7 @@ impl Shard {
                 }
             }
             Output::Install => self.to_rebuild.push((partition, Wanted::Manifest)),
+            Output::ReadForOffice { office } => self.ask_for_manifest(partition, Wanted::ForOffice(office)),
         }
     }
 

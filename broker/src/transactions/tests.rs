@@ -134,7 +134,7 @@ impl Fleet {
         let ended = settled("every transaction has ended", async || {
             let handle = self.leader(partition)?.partition(&TopicRef::Id(self.topic), partition)?;
             let visible = handle.local()?.view.borrow().visible;
-            match visible.leads && visible.end_proven && visible.lso == visible.end {
+            match visible.leads && visible.bounds_proven() && visible.lso == visible.end {
                 true => Ok(visible.end.0),
                 false => Err(ApiError::new(ErrorCode::NotLeaderOrFollower, "not yet")),
             }

@@ -18,6 +18,8 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Move a partition's replicas to other brokers; only its tail is copied
+    ///
+    /// Balance goes on: brokers that come to hold or lead more than others give some of it away later, of this partition or of another.
     #[command(after_help = "Example: millpond partition move orders:0 --to 1,2,3")]
     Move {
         /// Which partition

@@ -30,6 +30,8 @@ pub(super) struct Leading {
     pub(super) followers: BTreeMap<BrokerId, Follower>,
     /// Log end at the election: until the high watermark reaches it, the end is not proven (rule R11).
     pub(super) leso: Offset,
+    /// Whether the log start was read in this office: the fence of an earlier leader's changes is its election (rules F3, T5).
+    pub(super) start_proven: bool,
     pub(super) waiting_durable: VecDeque<Waiter>,
     pub(super) waiting_commit: VecDeque<Waiter>,
     /// Producers whose transactions the coordinator was asked about (rule X3).
@@ -113,6 +115,7 @@ impl Replica {
             self.commit(self.hw.min(self.durable).max(self.tiered_end));
         }
         self.pass_over_deleted(now, out);
+        let office = record.epoch;
         self.min_isr_wanted = self.min_isr_wanted.filter(|wanted| *wanted != record.min_isr);
         self.role = Role::Leader(Leading {
             record,
@@ -123,10 +126,12 @@ impl Replica {
             nonce: 0,
             followers: BTreeMap::new(),
             leso: self.at_end.end,
+            start_proven: !self.rules.uphold(Rule::StartReadInOffice),
             waiting_durable: VecDeque::new(),
             waiting_commit: VecDeque::new(),
             verifications: Verifications::default(),
         });
+        out.push(Output::ReadForOffice { office });
         self.follow_live(now, &live, out);
         self.advance(out);
         out.push(Output::Publish);

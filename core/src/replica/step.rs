@@ -176,6 +176,17 @@ pub enum Input {
         /// Leader epoch of whoever committed it.
         epoch: LeaderEpoch,
     },
+    /// The manifest after `Output::ReadForOffice`, as `Manifest`.
+    OfficeManifest {
+        /// What was asked.
+        office: LeaderEpoch,
+        /// First offset that exists.
+        log_start: Offset,
+        /// First offset not in object storage.
+        tiered_end: Offset,
+        /// Leader epoch of whoever committed it.
+        epoch: LeaderEpoch,
+    },
     /// The topic's timestamp type changed.
     TimestampType(TimestampType),
     /// Somebody else is to lead (rule E9).
@@ -246,6 +257,12 @@ pub enum Output {
     },
     /// Read the manifest linearizably and answer with `Input::Installed` (rule R12).
     Install,
+    /// Read the manifest linearizably, from now on, and answer with `Input::OfficeManifest` (rule F3): an earlier leader may have moved
+    /// the log start without having said so here.
+    ReadForOffice {
+        /// The epoch of the office.
+        office: LeaderEpoch,
+    },
     /// Keep a batch until it is verified, and ask for that if it was not asked before (rule X3).
     Verify(Unverified),
     /// Answer a produce, or a marker.
@@ -400,6 +417,16 @@ pub struct Visible {
     pub lso: Offset,
     /// Log end offset.
     pub end: Offset,
-    /// Whether the end is proven: earliest, latest and out-of-range may be answered (rules R11, F3).
+    /// Whether the end is proven (rule R11).
     pub end_proven: bool,
+    /// Whether the log start is proven: of a leader that has read it in this office, where nobody else moves it (rule F3).
+    pub start_proven: bool,
+}
+
+impl Visible {
+    /// Whether earliest, latest and out-of-range may be answered (rules R11, F3).
+    #[must_use]
+    pub fn bounds_proven(&self) -> bool {
+        self.end_proven && self.start_proven
+    }
 }

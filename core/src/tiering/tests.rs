@@ -35,6 +35,7 @@ fn visible(lso: u64) -> Visible {
         lso: Offset(lso),
         end: Offset(lso + 5),
         end_proven: true,
+        start_proven: true,
     }
 }
 

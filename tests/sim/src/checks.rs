@@ -21,6 +21,8 @@ pub(crate) struct History {
     promised: BTreeSet<Offset>,
     /// What was deleted when an unclean election was held, though the log may end before it since.
     deleted: Offset,
+    /// Where the log starts at least, as whoever moved it was told.
+    starts: Offset,
 }
 
 struct Exposed {
@@ -65,6 +67,11 @@ impl History {
     /// What lies below `log_start` stays deleted, also where an unclean election leaves less (rule C1).
     pub(crate) fn note_deleted(&mut self, log_start: Offset) {
         self.deleted = self.deleted.max(log_start);
+    }
+
+    /// The log start was moved, and whoever asked for it is told.
+    pub(crate) fn note_start(&mut self, log_start: Offset) {
+        self.starts = self.starts.max(log_start);
     }
 
     /// What was acknowledged to a client that begins anew stays promised, as far as it was not given up.
@@ -243,6 +250,13 @@ impl World {
                 return Err(format!(
                     "S22 leader {} of {partition} proves {} as the end, committed is {committed}",
                     node.id, visible.hw
+                ));
+            }
+            let starts = self.history(partition).starts;
+            if visible.start_proven && visible.log_start < starts {
+                return Err(format!(
+                    "S22 leader {} of {partition} proves {} as the start, all below {starts} was deleted",
+                    node.id, visible.log_start
                 ));
             }
             self.check_counted(partition, node)?;

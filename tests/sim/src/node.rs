@@ -146,6 +146,10 @@ impl Node {
                     slot.rebuild = Some(Rebuild::Install);
                     None
                 }
+                Output::ReadForOffice { office } => {
+                    slot.office_read = Some(office);
+                    None
+                }
                 Output::Follow(Cursor { to, nonce, from, prev_epoch }) => {
                     // Whoever is not alive has no link.
                     if running.image.sessions.contains_key(&to) {

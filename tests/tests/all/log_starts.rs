@@ -1,13 +1,18 @@
 //! How far a log start moves: to where it is asked to, however many objects that drops (rule C1). One change of a manifest drops a few hundred.
+//! And that it stays there, whoever leads next (rule F3, case C7).
 
+use crate::kafka::wire::{Connection, bases, name};
 use bytes::Bytes;
+use kafka_protocol::messages as kafka;
 use millpond_broker::api::{Acks, Isolation, NewTopic, OffsetSpec, ProduceRequest, SettingsChange, TopicRef};
 use millpond_core::topic_config::Alteration;
 use millpond_log::batch::{BatchBuilder, NewRecord};
 use millpond_log::codec::Codec;
 use millpond_log::{Offset, TimestampMs};
 use millpond_metadata::store::TIER_DROPPED_MAX;
+use millpond_sdk::{Admin, NewTopic as SdkTopic, Producer, ProducerConfig, ProducerRecord};
 use millpond_tests::broker::{TestBroker, config};
+use millpond_tests::fleet::{Fleet, FleetOptions};
 use object_store::memory::InMemory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,4 +85,67 @@ async fn a_retention_that_drops_more_objects_than_one_change_may_is_applied_all_
     };
     tokio::time::timeout(PATIENCE, expired).await.expect("all of it is too old");
     broker.stop().await;
+}
+
+/// Where a broker says that partition 0 begins, if it says so.
+async fn earliest(broker: &mut Connection, topic: &str) -> (i16, i64) {
+    let partition = kafka::list_offsets_request::ListOffsetsPartition::default().with_timestamp(-2);
+    let asked = kafka::list_offsets_request::ListOffsetsTopic::default()
+        .with_name(name(topic))
+        .with_partitions(vec![partition]);
+    let request = kafka::ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![asked]);
+    let found = &broker.call(6, &request).await.topics[0].partitions[0];
+    (found.error_code, found.offset)
+}
+
+/// The followers stand still while records are deleted, so that whoever leads next was told nothing of it. From its first answer on it
+/// has to know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_deleted_stays_deleted_to_whoever_leads_next_from_its_first_answer_on() {
+    const OUT_OF_RANGE: i16 = 1;
+    const NOT_LEADER: i16 = 6;
+    const TOPIC: &str = "events";
+    let mut fleet = Fleet::start(&FleetOptions::new(3)).await.expect("it runs everywhere");
+    let client = fleet.connect().await;
+    let mut topic = SdkTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(3));
+    Admin::new(&client).create_topic(topic).await.expect("the topic is new");
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+    for _ in 0..20 {
+        let delivery = producer.send(ProducerRecord::new(TOPIC).value("v")).await.expect("there is room");
+        delivery.await.expect("acknowledged");
+    }
+    producer.close().await;
+    let leader = fleet.wait_until_in_sync().await[0].partitions[0].leader.expect("it is led").0 as usize;
+    let others: Vec<usize> = (0..3).filter(|broker| *broker != leader).collect();
+
+    others.iter().for_each(|other| fleet.pause(*other));
+    let deleted = Admin::new(&client).delete_records(TOPIC, 0, Some(Offset(12))).await;
+    assert_eq!(deleted.map_err(|error| error.to_string()), Ok(Offset(12)));
+    fleet.kill(leader);
+    others.iter().for_each(|other| fleet.resume(*other));
+
+    let mut first = Connection::to(&fleet.kafka(others[0])).await;
+    let mut second = Connection::to(&fleet.kafka(others[1])).await;
+    let led = async {
+        // Both are asked all the time: either may come to lead.
+        loop {
+            for broker in [&mut first, &mut second] {
+                let read = broker.fetch(TOPIC, 0, 5).await;
+                assert_eq!(bases(&read), Vec::<i64>::new(), "it was deleted");
+                match earliest(broker, TOPIC).await {
+                    (0, start) => return start,
+                    (code, _) => assert!(code == NOT_LEADER || code > OUT_OF_RANGE, "{code}"),
+                }
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(PATIENCE, led).await.expect("one of them leads"), 12);
+    let mut refused = Vec::new();
+    for broker in [&mut first, &mut second] {
+        refused.push(broker.fetch(TOPIC, 0, 5).await.error_code);
+    }
+    refused.sort_unstable();
+    assert_eq!(refused, [OUT_OF_RANGE, NOT_LEADER]);
+    fleet.stop().await;
 }

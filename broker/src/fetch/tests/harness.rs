@@ -133,7 +133,7 @@ impl World {
                     && let Some(local) = &handle.local
                 {
                     let mut view = local.view.clone();
-                    view.wait_for(|view| view.visible.leads && view.visible.end_proven).await.expect("it stays");
+                    view.wait_for(|view| view.visible.leads && view.visible.bounds_proven()).await.expect("it stays");
                     return handle;
                 }
                 tokio::task::yield_now().await;

@@ -32,6 +32,8 @@ pub(crate) struct Slot {
     pub(crate) proposal: Option<Proposal>,
     /// A truncation waits for its replay, or a manifest was asked for.
     pub(crate) rebuild: Option<Rebuild>,
+    /// The manifest was asked for, for the office of this epoch (rule F3).
+    pub(crate) office_read: Option<LeaderEpoch>,
     pub(crate) tiering: Tiering,
     pub(crate) errand: Errand,
     /// What a reader may have seen here.
@@ -145,6 +147,7 @@ impl Slot {
             cursors: BTreeMap::new(),
             proposal: None,
             rebuild: None,
+            office_read: None,
             tiering: Tiering::new(root, revision, tiered.producers, SETTINGS, tier_rules),
             errand: Errand::None,
             exposed,

@@ -6,6 +6,7 @@ use crate::log::Record;
 use crate::node::Errand;
 use millpond_core::replica::{Input, Transfer};
 use millpond_core::rules::Rule;
+use millpond_log::manifest::ManifestRoot;
 use millpond_log::{BrokerId, Offset, PartitionId};
 
 /// What may happen next.
@@ -218,7 +219,7 @@ impl World {
                 Action::Sync => at.wal_waits() != (false, false),
                 Action::Watch => running.told < newest && at.stalled_until <= self.now_ms,
                 Action::Control => control.is_none_or(|control| control == *node),
-                Action::Rebuild => slots.any(|slot| slot.rebuild.is_some()),
+                Action::Rebuild => slots.any(|slot| slot.rebuild.is_some() || slot.office_read.is_some()),
                 Action::GiveUpUpload => slots.any(|slot| matches!(slot.errand, Errand::Upload(_))),
                 Action::GiveUpCommit => slots.any(|slot| matches!(slot.errand, Errand::Commit(..))),
                 Action::Resend => slots.any(|slot| slot.proposal.is_some()),
@@ -301,6 +302,11 @@ impl World {
         for (partition, slot) in &mut running.slots {
             let (root, _) = &self.etcd.roots[partition];
             inputs.extend(slot.rebuilt(root, &self.bucket)?.map(|input| (*partition, input)));
+            let ManifestRoot { log_start, tiered_end, epoch, .. } = **root;
+            let read = slot.office_read.take();
+            inputs.extend(
+                read.map(|office| (*partition, Input::OfficeManifest { office, log_start, tiered_end, epoch })),
+            );
         }
         let any = !inputs.is_empty();
         for (partition, input) in inputs {
@@ -441,7 +447,8 @@ impl World {
             self.readers.insert(partition, visible.log_start);
             return Ok(true);
         }
-        if at >= visible.hw {
+        let unsure = visible.leads && !visible.start_proven;
+        if at >= visible.hw || unsure {
             return Ok(false);
         }
         let history = self.history(partition);

@@ -176,7 +176,11 @@ impl World {
         let now_ms = self.now_ms;
         let slot = self.nodes[node].slot_mut(partition).expect("it has an errand");
         match slot.tiering.settled(change, outcome, now_ms, JITTER) {
-            Settled::Announce(root) => self.announce(node, partition, &root),
+            Settled::Announce(root) => {
+                self.announce(node, partition, &root)?;
+                self.histories.get_mut(&partition).expect("every partition has a history").note_start(root.log_start);
+                Ok(())
+            }
             Settled::Again | Settled::Open => Ok(()),
         }
     }
