@@ -46,6 +46,7 @@ struct Seen {
     /// Truncations and resets.
     ends: Vec<u64>,
     installs: usize,
+    office_reads: Vec<u32>,
 }
 
 fn fresh() -> Fixture {
@@ -171,6 +172,7 @@ impl Fixture {
                     self.marks.push(mark);
                 }
                 Output::Install => seen.installs += 1,
+                Output::ReadForOffice { office } => seen.office_reads.push(office.0),
                 Output::Trim { to } => seen.trims.push(to.0),
                 Output::Reply { reply, .. } => seen.said.push(reply.said),
                 Output::Follow(cursor) => seen.cursors.push((cursor.to.0, cursor.from.0, cursor.nonce)),

@@ -1,7 +1,7 @@
 //! How far a log start moves: to where it is asked to, however many objects that drops (rule C1). One change of a manifest drops a few hundred.
 //! And that it stays there, whoever leads next (rule F3, case C7).
 
-use crate::kafka::wire::{Connection, bases, name};
+use crate::kafka::wire::{Connection, Fetched, bases, fetch, name};
 use bytes::Bytes;
 use kafka_protocol::messages as kafka;
 use millpond_broker::api::{Acks, Isolation, NewTopic, OffsetSpec, ProduceRequest, SettingsChange, TopicRef};
@@ -98,6 +98,12 @@ async fn earliest(broker: &mut Connection, topic: &str) -> (i16, i64) {
     (found.error_code, found.offset)
 }
 
+/// What is read of a leader: a follower, which may be behind in this too, is not asked in this version.
+async fn read_of_leader(broker: &mut Connection, topic: &str, offset: i64) -> Fetched {
+    let request = fetch(topic, &[(0, offset)], 1 << 20, 1 << 20);
+    broker.call(10, &request).await.responses[0].partitions[0].clone()
+}
+
 /// The followers stand still while records are deleted, so that whoever leads next was told nothing of it. From its first answer on it
 /// has to know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,8 +137,8 @@ async fn what_was_deleted_stays_deleted_to_whoever_leads_next_from_its_first_ans
         // Both are asked all the time: either may come to lead.
         loop {
             for broker in [&mut first, &mut second] {
-                let read = broker.fetch(TOPIC, 0, 5).await;
-                assert_eq!(bases(&read), Vec::<i64>::new(), "it was deleted");
+                let read = read_of_leader(broker, TOPIC, 5).await;
+                assert_eq!(bases(&read), Vec::<u64>::new(), "it was deleted");
                 match earliest(broker, TOPIC).await {
                     (0, start) => return start,
                     (code, _) => assert!(code == NOT_LEADER || code > OUT_OF_RANGE, "{code}"),
@@ -143,7 +149,7 @@ async fn what_was_deleted_stays_deleted_to_whoever_leads_next_from_its_first_ans
     assert_eq!(tokio::time::timeout(PATIENCE, led).await.expect("one of them leads"), 12);
     let mut refused = Vec::new();
     for broker in [&mut first, &mut second] {
-        refused.push(broker.fetch(TOPIC, 0, 5).await.error_code);
+        refused.push(read_of_leader(broker, TOPIC, 5).await.error_code);
     }
     refused.sort_unstable();
     assert_eq!(refused, [OUT_OF_RANGE, NOT_LEADER]);

@@ -283,6 +283,33 @@ fn the_end_is_proven_once_the_high_watermark_reaches_the_log_end_of_the_election
     assert!(leader.replica.visible().end_proven);
 }
 
+#[test]
+fn the_start_is_proven_once_it_was_read_in_this_office() {
+    let read = |office: u32, by: u32, log_start: u64| Input::OfficeManifest {
+        office: LeaderEpoch(office),
+        log_start: Offset(log_start),
+        tiered_end: Offset(0),
+        epoch: LeaderEpoch(by),
+    };
+    let mut leader = fresh();
+    let taken = leader.step(Input::Assigned(assigned(1, 1, &[ME, PEER], 1, &[ME, PEER])));
+    assert_eq!(taken.office_reads, [1], "rule F3");
+    leader.step(read(1, 0, 0));
+    assert!(leader.replica.visible().start_proven);
+    leader.produce(1, batch(2, None), Acks::Leader);
+    leader.sync();
+    let again = leader.step(Input::Assigned(assigned(2, 2, &[ME, PEER], 1, &[ME, PEER])));
+    assert_eq!((again.office_reads, leader.replica.visible().start_proven), (vec![2], false));
+    // What was read for an earlier office may be older than the change of whoever led between.
+    leader.step(read(1, 1, 0));
+    assert!(!leader.replica.visible().start_proven);
+    // A later leader's is of a log that may part from this one (S8).
+    leader.step(read(2, 3, 2));
+    assert!(!leader.replica.visible().start_proven);
+    leader.step(read(2, 1, 1));
+    assert_eq!((leader.replica.visible().start_proven, leader.replica.visible().log_start), (true, Offset(1)));
+}
+
 /// A leader of `epoch` by an unclean election, whose log of three records ends below what was deleted.
 fn winner_below_the_log_start(epoch: u32, unclean: Option<u32>, log_start: u64) -> (Fixture, Seen) {
     let mut at_end = EndState::empty();

@@ -141,7 +141,8 @@ impl Partition {
                 Output::PersistEpoch { mark, .. } => self.marks.push((mark, self.log.len())),
                 Output::Answer { .. } | Output::Verify(_) => left.push(output),
                 Output::Follow(cursor) => self.nonce = cursor.nonce,
-                Output::Publish => {}
+                // Nothing is deleted here, so nobody asks where the log starts.
+                Output::Publish | Output::ReadForOffice { .. } => {}
                 other => panic!("a leader of two that are in sync wants {other:?}"),
             }
         }
