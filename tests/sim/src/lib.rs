@@ -9,12 +9,16 @@ mod etcd;
 mod log;
 mod node;
 mod rng;
+mod shrink;
 mod wal;
 mod weather;
 mod world;
 
 use millpond_core::rules::Rules;
+pub use shrink::shrink;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use weather::Weather;
 use world::World;
 use world::actions::ACTIONS;
 
@@ -38,22 +42,56 @@ pub struct Run {
     pub simulated_ms: u64,
 }
 
+/// What makes a run: the same script gives the same run.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// What the code under test upholds.
+    pub rules: Rules,
+    /// Faulty steps, before it heals.
+    pub steps: u64,
+    /// Whether all topics set `unclean.leader.election.enable` (rule E7) and any disk may be lost: what such an election gives up is no
+    /// violation, everything else is.
+    pub unclean: bool,
+    /// Faults that are left out, by their names.
+    pub calm: BTreeSet<String>,
+}
+
+impl Script {
+    /// A run of usual length.
+    #[must_use]
+    pub fn new(seed: u64, rules: Rules) -> Script {
+        Script { seed, rules, steps: STEPS, unclean: false, calm: BTreeSet::new() }
+    }
+}
+
 /// Runs one seed for `steps` steps and heals it. `tell` prints its story.
 ///
 /// A broken assertion of the code under test counts as a violation.
 #[must_use]
 pub fn run(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
-    run_world(World::new(seed, rules, false), seed, steps, tell)
+    run_script(&Script { steps, ..Script::new(seed, rules) }, tell)
 }
 
-/// The same where all topics set `unclean.leader.election.enable` (rule E7) and any disk may be lost: what such an election gives up is
-/// no violation, everything else is.
+/// The same of topics that ask for unclean elections; see `Script::unclean`.
 #[must_use]
 pub fn run_unclean(seed: u64, rules: Rules, steps: u64, tell: bool) -> Run {
-    run_world(World::new(seed, rules, true), seed, steps, tell)
+    run_script(&Script { steps, unclean: true, ..Script::new(seed, rules) }, tell)
 }
 
-fn run_world(mut world: World, seed: u64, steps: u64, tell: bool) -> Run {
+/// The names of what a script may leave out.
+#[must_use]
+pub fn faults() -> Vec<String> {
+    Weather::faults()
+}
+
+/// As `run`, by a script.
+#[must_use]
+pub fn run_script(script: &Script, tell: bool) -> Run {
+    let Script { seed, rules, steps, unclean, ref calm } = *script;
+    let mut world = World::new(seed, rules, unclean);
+    world.weather.leave_out(calm);
     world.tell = tell;
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run(steps)));
     let violation = match outcome {

@@ -2,6 +2,7 @@
 
 use crate::rng::Rng;
 use crate::world::actions::{ACTIONS, Action};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Partitions of one run at most.
@@ -22,6 +23,8 @@ pub(crate) struct Weather {
     pub(crate) topics: Vec<TopicPlan>,
     /// How often each action is drawn, in the order of `ACTIONS`; 0 for a fault that this run does not have.
     pub(crate) weights: Vec<u32>,
+    /// Faults after which nothing happens.
+    left_out: Vec<Action>,
     /// Of 1000 steps, how many are faults.
     pub(crate) faults: u32,
     /// Of 1000 messages, how many are very late.
@@ -35,7 +38,28 @@ pub(crate) struct Weather {
     pub(crate) puts_failing: u32,
 }
 
+/// What may befall messages and puts.
+const RATES: [&str; 5] = ["late", "lost", "doubled", "overtaking", "puts_failing"];
+
 impl Weather {
+    /// The names of all faults.
+    pub(crate) fn faults() -> Vec<String> {
+        let actions = ACTIONS.iter().filter(|(.., fault)| *fault).map(|(action, ..)| format!("{action:?}"));
+        actions.chain(RATES.map(str::to_owned)).collect()
+    }
+
+    /// Has these faults never happen. They are drawn all the same, so that the others come when they came.
+    pub(crate) fn leave_out(&mut self, faults: &BTreeSet<String>) {
+        let left_out = |(action, _, fault): &&(Action, u32, bool)| *fault && faults.contains(&format!("{action:?}"));
+        self.left_out = ACTIONS.iter().filter(left_out).map(|(action, ..)| *action).collect();
+        let rates = [&mut self.late, &mut self.lost, &mut self.doubled, &mut self.overtaking, &mut self.puts_failing];
+        for (name, rate) in RATES.iter().zip(rates) {
+            if faults.contains(*name) {
+                *rate = 0;
+            }
+        }
+    }
+
     /// What happens next.
     pub(crate) fn next(&self, rng: &mut Rng) -> Action {
         let fault = rng.per_mille(self.faults);
@@ -45,6 +69,7 @@ impl Weather {
         for ((action, ..), weight) in drawn() {
             match at.checked_sub(*weight) {
                 Some(left) => at = left,
+                None if self.left_out.contains(action) => return Action::Wait,
                 None => return *action,
             }
         }
@@ -72,6 +97,7 @@ impl Weather {
             brokers,
             topics,
             weights,
+            left_out: Vec::new(),
             faults: rng.between(8, 45),
             late: rough(rng, 40),
             lost: rough(rng, 60),
@@ -84,7 +110,18 @@ impl Weather {
 
 impl fmt::Display for Weather {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Weather { brokers, topics, weights, faults: often, late, lost, doubled, overtaking, puts_failing } = self;
+        let Weather {
+            brokers,
+            topics,
+            weights,
+            left_out,
+            faults: often,
+            late,
+            lost,
+            doubled,
+            overtaking,
+            puts_failing,
+        } = self;
         write!(f, "brokers={brokers} topics=")?;
         for TopicPlan { replicas, partitions, min_isr } in topics {
             write!(f, "[{partitions}x{replicas} min {min_isr}]")?;
@@ -93,7 +130,10 @@ impl fmt::Display for Weather {
             f,
             " often={often} late={late} lost={lost} doubled={doubled} overtaking={overtaking} puts_failing={puts_failing} faults="
         )?;
-        let faults = ACTIONS.iter().zip(weights).filter(|((_, _, fault), weight)| *fault && **weight > 0);
+        let faults = ACTIONS
+            .iter()
+            .zip(weights)
+            .filter(|((action, _, fault), weight)| *fault && **weight > 0 && !left_out.contains(action));
         let faults: Vec<String> = faults.map(|((action, ..), weight)| format!("{action:?}:{weight}")).collect();
         f.write_str(&faults.join(","))
     }

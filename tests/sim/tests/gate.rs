@@ -1,7 +1,7 @@
 //! The simulation finds nothing with all rules upheld, and finds each rule that is taken away: this tells that the checks check.
 
 use millpond_core::rules::{Rule, Rules};
-use millpond_sim::{Run, STEPS};
+use millpond_sim::{Run, STEPS, Script, run_script, shrink};
 use std::collections::BTreeMap;
 
 /// Seeds that are run every time.
@@ -52,6 +52,23 @@ fn the_same_seed_gives_the_same_run() {
         assert_eq!(run(seed, Rules::ALL), run(seed, Rules::ALL));
     }
     assert_ne!(run(1, Rules::ALL).trace, run(2, Rules::ALL).trace);
+}
+
+#[test]
+fn a_failing_run_is_made_smaller_and_fails_in_the_same_way() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let scripts = (1..=GATE_SEEDS).map(|seed| Script::new(seed, Rules::without(Rule::StartReadInOffice)));
+    let whole = scripts.into_iter().find(|script| run_script(script, false).violation.is_some()).expect("it is missed");
+    let (small, run) = shrink(&whole).expect("it fails");
+    drop(std::panic::take_hook());
+    assert!(run.violation.as_ref().is_some_and(|violation| violation.starts_with("S22")), "{:?}", run.violation);
+    assert!(small.steps < STEPS && small.calm.len() > millpond_sim::faults().len() / 2, "{small:?}");
+    assert_eq!(run_script(&small, false), run);
+    assert_eq!(
+        shrink(&Script::new(whole.seed, Rules::ALL)).map(|(script, _)| script.seed),
+        None,
+        "nothing is broken there"
+    );
 }
 
 #[test]
