@@ -171,6 +171,22 @@ impl GroupConsumer {
         if self.unread.contains(partition) { None } else { self.reader.position(partition) }
     }
 
+    /// What to commit of an assigned partition once all that was handed out of it is processed. It lies past what is never handed out, such
+    /// as the markers of transactions and what was aborted, so that a group that has read everything has no lag.
+    #[must_use]
+    pub fn next_commit(&self, partition: &TopicPartition) -> Option<CommitOffset> {
+        if self.unread.contains(partition) {
+            return None;
+        }
+        let (offset, leader_epoch) = self.reader.place(partition)?;
+        Some(CommitOffset { leader_epoch, ..CommitOffset::at(offset) })
+    }
+
+    /// `next_commit` of every partition that is assigned and not being revoked.
+    pub(crate) fn next_commits(&self) -> impl Iterator<Item = (TopicPartition, CommitOffset)> {
+        self.assignment().filter_map(|partition| Some((partition.clone(), self.next_commit(partition)?)))
+    }
+
     /// The end of what is committed to the log, as the newest data of an assigned partition told.
     #[must_use]
     pub fn high_watermark(&self, partition: &TopicPartition) -> Option<Offset> {
@@ -352,14 +368,11 @@ impl GroupConsumer {
     /// Where the group would go on in each of `partitions`, by what was handed out and confirmed.
     fn positions(&self, partitions: &BTreeSet<TopicPartition>) -> BTreeMap<TopicPartition, CommitOffset> {
         let position = |partition: &TopicPartition| {
-            if self.unread.contains(partition) {
-                return None;
-            }
-            let (offset, leader_epoch) = self.reader.place(partition)?;
+            let next = self.next_commit(partition)?;
             let unconfirmed = self.unconfirmed.iter().find(|(unconfirmed, _)| unconfirmed == partition);
             let at = match unconfirmed {
-                Some((_, first)) if *first < offset => CommitOffset::at(*first),
-                _ => CommitOffset { leader_epoch, ..CommitOffset::at(offset) },
+                Some((_, first)) if *first < next.offset => CommitOffset::at(*first),
+                _ => next,
             };
             Some((partition.clone(), at))
         };

@@ -6,9 +6,10 @@ use crate::admin::Admin;
 use crate::client::{Client, answer};
 use crate::coordinator::Coordinator;
 use crate::error::Error;
+use crate::group::CommitOffset;
 use crate::producer::{Delivery, Identity, Producer, ProducerConfig};
 use crate::record::{ProducerRecord, TopicPartition};
-use millpond_log::{ErrorCode, Offset, ProducerEpoch, ProducerId, TopicId};
+use millpond_log::{ErrorCode, ProducerEpoch, ProducerId, TopicId};
 use millpond_proto::v1;
 use millpond_proto::v1::transactions_client::TransactionsClient;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,19 +149,25 @@ impl TransactionalProducer {
         Ok(delivery)
     }
 
-    /// Lets offsets of a group be part of the transaction: of each partition the offset to read next.
+    /// Lets offsets of a group be part of the transaction: of each partition where the group goes on, an `Offset` or a `CommitOffset`, which
+    /// has the leader epoch and metadata too.
     ///
     /// If the future is dropped, they may be part of it or not: send them again, or abort.
     ///
     /// # Errors
     /// What the coordinators say; then the transaction can only be aborted, unless the error is `retriable`: then send them again.
-    pub async fn send_offsets(&mut self, of: &OffsetsOf, offsets: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+    pub async fn send_offsets<O>(&mut self, of: &OffsetsOf, offsets: &[(TopicPartition, O)]) -> Result<(), Error>
+    where
+        O: Clone + Into<CommitOffset>,
+    {
+        let offsets: Vec<(TopicPartition, CommitOffset)> =
+            offsets.iter().map(|(at, offset)| (at.clone(), offset.clone().into())).collect();
         let sent = || offsets.iter().map(|(at, _)| (of.group.clone(), at.clone()));
         let Open { begun, in_doubt, .. } = self.open()?;
         // Before anything is sent: whoever drops the future does not hear what has arrived.
         *begun = true;
         in_doubt.extend(sent());
-        let committed = self.commit_offsets(of, offsets).await;
+        let committed = self.commit_offsets(of, &offsets).await;
         let Open { in_doubt, failed, .. } = self.open()?;
         match &committed {
             Ok(()) => {
@@ -271,12 +278,17 @@ impl TransactionalProducer {
         }
     }
 
-    async fn commit_offsets(&mut self, of: &OffsetsOf, offsets: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+    async fn commit_offsets(
+        &mut self,
+        of: &OffsetsOf,
+        offsets: &[(TopicPartition, CommitOffset)],
+    ) -> Result<(), Error> {
         let mut to_commit = Vec::new();
-        for (at, offset) in offsets {
+        for (at, CommitOffset { offset, leader_epoch, metadata }) in offsets {
             let topic_id = self.topic_id(&at.topic).await?.to_string();
             let partition = Some(v1::GroupPartition { topic_id, partition: at.partition });
-            to_commit.push(v1::OffsetToCommit { partition, offset: offset.0, ..Default::default() });
+            let (leader_epoch, metadata) = (leader_epoch.map(|epoch| epoch.0), metadata.clone());
+            to_commit.push(v1::OffsetToCommit { partition, offset: offset.0, leader_epoch, metadata });
         }
         let (member, epoch) = of.member.clone().unwrap_or((String::new(), -1));
         let group = of.group.clone();
@@ -298,6 +310,10 @@ impl TransactionalProducer {
         let refused = committed.outcomes.iter().find(|outcome| !outcome.error.is_empty());
         refused.map_or(Ok(()), |outcome| {
             let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
+            if matches!(code, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) {
+                // A topic that was made anew has another id: it is asked for again.
+                self.topics.clear();
+            }
             let place = outcome.partition.clone().unwrap_or_default();
             let message = format!("offset of partition {} of {}: {}", place.partition, place.topic_id, outcome.error);
             Err(Error::new(code, message))

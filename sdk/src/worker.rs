@@ -230,8 +230,8 @@ impl RebalanceListener for Bench {
         if !drained {
             tracing::warn!("records of partitions that are given up took too long; they are abandoned");
         }
-        let mut done = self.state().dispatcher.positions();
-        done.retain(|partition, _| partitions.contains(partition));
+        let read = revoked.next_commits().map(|(partition, next)| (partition.clone(), next.clone()));
+        let done = self.state().dispatcher.positions(read);
         self.abandon(&partitions);
         if let Err(error) = revoked.commit_offsets(done).await {
             tracing::warn!(%error, "what was done of revoked partitions was not committed; it will be done again");
@@ -290,7 +290,7 @@ where
                 Some(done) = self.jobs.join_next() => self.done(done)?,
                 () = sleep_until(next_commit), if self.commit.is_none() => {
                     next_commit = Instant::now() + self.config.commit_interval;
-                    self.commit();
+                    self.commit(consumer);
                 }
                 committed = whenever(&mut self.commit) => if let Err(error) = committed {
                     tracing::warn!(%error, "what was done was not committed; the next commit tries again");
@@ -337,8 +337,9 @@ where
         Ok(())
     }
 
-    fn commit(&mut self) {
-        let done = self.committer.take_down(self.bench.state().dispatcher.positions());
+    fn commit(&mut self, consumer: &GroupConsumer) {
+        let done = self.bench.state().dispatcher.positions(consumer.next_commits());
+        let done = self.committer.take_down(done);
         let news = self.committer.news(done);
         if !news.is_empty() {
             self.commit = Some(self.committer.commit_taken(news));

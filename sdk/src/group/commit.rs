@@ -45,6 +45,12 @@ impl CommitOffset {
     }
 }
 
+impl From<Offset> for CommitOffset {
+    fn from(offset: Offset) -> CommitOffset {
+        CommitOffset::at(offset)
+    }
+}
+
 /// Commits offsets of a member's partitions. Cheap to clone; can be used from other tasks.
 ///
 /// One commit is under way at a time, in the order in which they were asked for.
@@ -71,6 +77,10 @@ pub(crate) struct TakenDown {
 impl TakenDown {
     pub(crate) fn is_empty(&self) -> bool {
         self.offsets.is_empty()
+    }
+
+    pub(crate) fn offsets(&self) -> impl Iterator<Item = (&TopicPartition, &CommitOffset)> {
+        self.offsets.iter().map(|(partition, (offset, _))| (partition, offset))
     }
 }
 

@@ -81,6 +81,12 @@ impl Revoked {
         &self.partitions
     }
 
+    /// What to commit of each of them of which all that was handed out is processed, as `GroupConsumer::next_commit`. One that was not
+    /// read yet is left out.
+    pub fn next_commits(&self) -> impl Iterator<Item = (&TopicPartition, &CommitOffset)> {
+        self.positions.offsets()
+    }
+
     /// Commits all that was handed out of them: for an application that has processed all of it.
     ///
     /// # Errors

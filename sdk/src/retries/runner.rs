@@ -39,8 +39,8 @@ struct Ask {
 
 enum What {
     Assigned(usize),
-    /// They are still this member's until it is done.
-    Revoked(Vec<TopicPartition>),
+    /// They are still this member's until it is done. With each, where the group goes on once all that was read of it is done.
+    Revoked(Vec<(TopicPartition, Option<CommitOffset>)>),
     /// They are not.
     Lost(Vec<TopicPartition>),
 }
@@ -66,7 +66,9 @@ impl RebalanceListener for Listener {
     }
 
     async fn revoked(&mut self, revoked: &Revoked) {
-        self.ask(What::Revoked(revoked.partitions().to_vec())).await;
+        let next: BTreeMap<_, _> = revoked.next_commits().collect();
+        let with_next = |partition: &TopicPartition| (partition.clone(), next.get(partition).copied().cloned());
+        self.ask(What::Revoked(revoked.partitions().iter().map(with_next).collect())).await;
     }
 
     async fn lost(&mut self, partitions: &[TopicPartition]) {
@@ -85,17 +87,17 @@ struct Open {
     queued: usize,
     /// Nothing more is read for it.
     held_back: bool,
+    /// What was handed to it last.
+    handed: Option<Offset>,
     /// How far it is done.
     done: Option<CommitOffset>,
-    /// How far that is committed, as far as is known.
-    committed: Option<Offset>,
     paused: Option<PausedPartition>,
 }
 
 /// Partitions that are being given up.
 struct Leaving {
     side: usize,
-    partitions: Vec<TopicPartition>,
+    partitions: Vec<(TopicPartition, Option<CommitOffset>)>,
     lanes: BTreeSet<u64>,
     /// When lanes are cut off that have not ended.
     until: Instant,
@@ -112,6 +114,8 @@ pub(super) struct Runner<H> {
     config: RetryingConfig,
     places: Places,
     sides: Sides,
+    /// The side that is read from first: they take turns, so that none waits for another that is always ready.
+    turn: usize,
     committers: Vec<Committer>,
     /// Partitions held, on all sides.
     held: usize,
@@ -129,8 +133,8 @@ pub(super) struct Runner<H> {
     paused: watch::Sender<Vec<PausedPartition>>,
 }
 
-/// A commit under way: how far each lane's partition is committed then.
-type Commit = BoxFuture<'static, Vec<(TopicPartition, u64, Offset)>>;
+/// A commit under way.
+type Commit = BoxFuture<'static, ()>;
 
 impl<H: Handler> Runner<H> {
     /// Joins the group.
@@ -157,6 +161,7 @@ impl<H: Handler> Runner<H> {
             config,
             places,
             sides,
+            turn: 0,
             committers,
             held: 0,
             open: BTreeMap::new(),
@@ -185,18 +190,21 @@ impl<H: Handler> Runner<H> {
             let cut_off_at = self.cut_off_at();
             tokio::select! {
                 () = &mut until => break Ok(()),
-                (side, read) = next(&mut self.sides) => match read {
-                    Some(Ok(record)) => self.hand_over(side, record),
-                    Some(Err(error)) => break Err(error),
-                    None => break Err(Error::new(ErrorCode::UnknownServerError, "the consumer ended; run another")),
-                },
+                (side, read) = next(&mut self.sides, self.turn) => {
+                    self.turn = side + 1;
+                    match read {
+                        Some(Ok(record)) => self.hand_over(side, record),
+                        Some(Err(error)) => break Err(error),
+                        None => break Err(Error::new(ErrorCode::UnknownServerError, "the consumer ended; run another")),
+                    }
+                }
                 Some(told) = self.told.recv() => self.hear(told),
                 Some(ask) = self.asks.recv() => self.answer(ask),
                 Some(lane) = self.tasks.join_next() => self.lane_ended(lane.ok()),
                 () = sleep_until(cut_off_at) => self.cut_off(),
                 Some(partition) = resumes.recv() => self.resume(&partition),
                 _ = tick.tick(), if commit.is_none() => commit = self.commit(),
-                committed = whenever(&mut commit) => self.committed(committed),
+                () = whenever(&mut commit) => {}
                 Some(_) = self.farewells.join_next() => {}
             }
         };
@@ -223,7 +231,7 @@ impl<H: Handler> Runner<H> {
                 Some(lane) = self.tasks.join_next() => self.lane_ended(lane.ok()),
                 () = sleep_until(cut_off_at) => self.cut_off(),
                 _ = tick.tick(), if commit.is_none() => commit = self.commit(),
-                committed = whenever(&mut commit) => self.committed(committed),
+                () = whenever(&mut commit) => {}
                 Some(_) = self.farewells.join_next() => {}
             }
         };
@@ -243,6 +251,7 @@ impl<H: Handler> Runner<H> {
         let share = self.share();
         let open = self.open.get_mut(&partition).expect("it was opened");
         open.queued += queued_size(&record);
+        open.handed = Some(record.offset);
         // A lane ends only when it is told to, and is not open any more then.
         let _ = open.records.send(record);
         if open.queued > share && !open.held_back {
@@ -279,8 +288,8 @@ impl<H: Handler> Runner<H> {
             task,
             queued: 0,
             held_back: false,
+            handed: None,
             done: None,
-            committed: None,
             paused: None,
         })
     }
@@ -352,7 +361,7 @@ impl<H: Handler> Runner<H> {
             }
             What::Revoked(partitions) => {
                 let mut lanes = BTreeSet::new();
-                for open in partitions.iter().filter_map(|partition| self.open.get(partition)) {
+                for open in partitions.iter().filter_map(|(partition, _)| self.open.get(partition)) {
                     open.orders.send_modify(|order| order.stop = true);
                     lanes.insert(open.lane);
                 }
@@ -395,7 +404,7 @@ impl<H: Handler> Runner<H> {
     fn cut_off(&mut self) {
         let now = Instant::now();
         for leaving in self.leaving.iter().filter(|leaving| leaving.until <= now) {
-            for open in leaving.partitions.iter().filter_map(|partition| self.open.get(partition)) {
+            for open in leaving.partitions.iter().filter_map(|(partition, _)| self.open.get(partition)) {
                 tracing::warn!(
                     lane = open.lane,
                     "a handler takes too long; its partition goes to another member, which handles the record again"
@@ -419,12 +428,13 @@ impl<H: Handler> Runner<H> {
         self.leaving = leaving;
         for Leaving { side, partitions, done, .. } in ended {
             self.held = self.held.saturating_sub(partitions.len());
-            let closed = partitions.into_iter().filter_map(|partition| {
-                let open = self.open.remove(&partition)?;
-                Some((partition, open.uncommitted()?))
+            let closed = partitions.into_iter().filter_map(|(partition, next)| {
+                let open = self.open.remove(&partition);
+                Some((partition, goes_on(open.as_ref(), next)?))
             });
             let offsets: BTreeMap<TopicPartition, CommitOffset> = closed.collect();
-            let committed = self.committers[side].commit(offsets);
+            let committer = &self.committers[side];
+            let committed = committer.commit_taken(committer.news(committer.take_down(offsets)));
             self.farewells.spawn(async move {
                 if let Err(error) = committed.await {
                     tracing::warn!(%error, "what was done last could not be committed, and will be done again");
@@ -437,51 +447,49 @@ impl<H: Handler> Runner<H> {
 
     /// Commits what is done and not committed. What fails is committed with what is done next.
     fn commit(&mut self) -> Option<Commit> {
-        let mut sides: Vec<Vec<(TopicPartition, u64, CommitOffset)>> = vec![Vec::new(); self.committers.len()];
-        for (partition, open) in &self.open {
-            if let Some(done) = open.uncommitted() {
-                sides[open.side].push((partition.clone(), open.lane, done));
+        let mut asked = Vec::new();
+        for (side, committer) in self.committers.iter().enumerate() {
+            let news = committer.news(committer.take_down(self.done(side)));
+            if !news.is_empty() {
+                // Asked for now: a partition that moves while another side's commit lasts is not this one's any more.
+                asked.push(committer.commit_taken(news));
             }
         }
-        if sides.iter().all(Vec::is_empty) {
+        if asked.is_empty() {
             return None;
         }
-        // Asked for now: a partition that moves while another side's commit lasts is not this one's any more.
-        let asked: Vec<_> = (self.committers.iter().zip(sides))
-            .map(|(committer, side)| {
-                let offsets = side.iter().map(|(partition, _, offset)| (partition.clone(), offset.clone()));
-                (committer.commit(offsets), side)
-            })
-            .collect();
         let commit = async move {
-            let mut committed = Vec::new();
-            for (done, side) in asked {
-                match done.await {
-                    Ok(()) => {
-                        committed.extend(side.into_iter().map(|(partition, lane, at)| (partition, lane, at.offset)))
-                    }
-                    Err(error) => tracing::warn!(%error, "what is done could not be committed; trying again"),
+            for done in asked {
+                if let Err(error) = done.await {
+                    tracing::warn!(%error, "what is done could not be committed; trying again");
                 }
             }
-            committed
         };
         Some(commit.boxed())
     }
 
-    fn committed(&mut self, committed: Vec<(TopicPartition, u64, Offset)>) {
-        for (partition, lane, offset) in committed {
-            if let Some(open) = self.open.get_mut(&partition).filter(|open| open.lane == lane) {
-                open.committed = Some(offset);
+    /// Where the group goes on in the partitions of a side.
+    fn done(&self, side: usize) -> BTreeMap<TopicPartition, CommitOffset> {
+        let open = self.open.iter().filter(|(_, open)| open.side == side);
+        let mut done: BTreeMap<TopicPartition, CommitOffset> =
+            open.filter_map(|(partition, open)| Some((partition.clone(), open.done.clone()?))).collect();
+        // One that closes has no sides any more.
+        for (partition, next) in self.sides.get(side).into_iter().flat_map(GroupConsumer::next_commits) {
+            if let Some(at) = goes_on(self.open.get(&partition), Some(next)) {
+                done.insert(partition, at);
             }
         }
+        done
     }
 }
 
-impl Open {
-    /// What is done and not known to be committed.
-    fn uncommitted(&self) -> Option<CommitOffset> {
-        self.done.clone().filter(|done| self.committed != Some(done.offset))
-    }
+/// Where the group goes on in a partition with this lane, if it has one: at `next` if all that was read below it is done. That lies past
+/// what no handler is given, such as the markers of transactions.
+fn goes_on(open: Option<&Open>, next: Option<CommitOffset>) -> Option<CommitOffset> {
+    let Some(open) = open else { return next };
+    let done = open.done.as_ref().map(|done| done.offset);
+    let all_done = open.handed.map(|handed| handed.plus(1)) == done;
+    next.filter(|_| all_done).or_else(|| open.done.clone())
 }
 
 /// What each side reads, and as whom.
@@ -500,9 +508,11 @@ fn subscriptions(group: &GroupConfig, places: &Places) -> Vec<(GroupConfig, Subs
     sides
 }
 
-/// The next record of any side.
-async fn next(sides: &mut Sides) -> (usize, Option<Result<ConsumerRecord, Error>>) {
-    let nexts = sides.iter_mut().map(StreamExt::next);
-    let (read, side, _) = futures::future::select_all(nexts).await;
-    (side, read)
+/// The next record of any side; of those that have one, the first from `turn` on.
+async fn next(sides: &mut Sides, turn: usize) -> (usize, Option<Result<ConsumerRecord, Error>>) {
+    let count = sides.len();
+    let mut nexts: Vec<_> = sides.iter_mut().map(StreamExt::next).collect();
+    nexts.rotate_left(turn % count);
+    let (read, at, _) = futures::future::select_all(nexts).await;
+    ((at + turn) % count, read)
 }

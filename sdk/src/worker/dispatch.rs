@@ -150,12 +150,20 @@ impl Dispatcher {
         self.progress.retain(|partition, _| !partitions.contains(partition));
     }
 
-    /// Where the group goes on in each of the partitions of which anything is done.
-    pub(super) fn positions(&self) -> BTreeMap<TopicPartition, CommitOffset> {
-        let done = |(partition, progress): (&TopicPartition, &Progress)| {
-            progress.done.clone().map(|done| (partition.clone(), done))
+    /// Where the group goes on in each of these partitions, of which all that was taken in lies below `next`: there if nothing of it is
+    /// open, else after what is done. One of which nothing is done is left out.
+    pub(super) fn positions(
+        &self,
+        read: impl Iterator<Item = (TopicPartition, CommitOffset)>,
+    ) -> BTreeMap<TopicPartition, CommitOffset> {
+        let position = |(partition, next)| {
+            let at = match self.progress.get(&partition) {
+                Some(progress) if !progress.open.is_empty() => progress.done.clone()?,
+                _ => next,
+            };
+            Some((partition, at))
         };
-        self.progress.iter().filter_map(done).collect()
+        read.filter_map(position).collect()
     }
 
     /// Records in flight, and the bytes of their keys, values and headers.
@@ -233,8 +241,12 @@ mod tests {
         std::iter::from_fn(|| dispatcher.begin()).map(|(job, record)| (job, record.offset.0)).collect()
     }
 
+    /// Up to where a partition was read: past what was handed out of it.
+    const READ: Offset = Offset(20);
+
     fn done(dispatcher: &Dispatcher, index: u32) -> Option<u64> {
-        dispatcher.positions().get(&partition(index)).map(|position| position.offset.0)
+        let read = [(partition(index), CommitOffset::at(READ))];
+        dispatcher.positions(read.into_iter()).get(&partition(index)).map(|position| position.offset.0)
     }
 
     #[test]
@@ -259,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_partition_is_done_up_to_its_lowest_record_that_is_not() {
-        let mut dispatcher = filled(&[(0, 5, None), (0, 6, None), (0, 9, None), (1, 0, None)]);
+        let mut dispatcher = filled(&[(0, 5, None), (0, 6, None), (0, 9, None), (0, 12, None), (1, 0, None)]);
         begin(&mut dispatcher);
         assert_eq!(done(&dispatcher, 0), None);
         dispatcher.finish(1);
@@ -267,8 +279,23 @@ mod tests {
         assert_eq!(done(&dispatcher, 0), None, "5 is not done");
         dispatcher.finish(0);
         assert_eq!((done(&dispatcher, 0), done(&dispatcher, 1)), (Some(10), None));
-        let position = &dispatcher.positions()[&partition(0)];
+        let position = &dispatcher.positions([(partition(0), CommitOffset::at(READ))].into_iter())[&partition(0)];
         assert_eq!(position.leader_epoch, Some(LeaderEpoch(2)));
+    }
+
+    #[test]
+    fn a_partition_of_which_nothing_is_open_is_done_as_far_as_it_was_read_past_what_is_never_handed_out() {
+        let mut dispatcher = filled(&[(0, 5, None), (0, 6, None)]);
+        assert_eq!(done(&dispatcher, 1), Some(READ.0), "of this one nothing came that could be handed out");
+        begin(&mut dispatcher);
+        dispatcher.finish(0);
+        assert_eq!(done(&dispatcher, 0), Some(6));
+        dispatcher.fail(1);
+        assert_eq!(done(&dispatcher, 0), Some(6), "what failed is open");
+        let mut dispatcher = filled(&[(0, 5, None)]);
+        begin(&mut dispatcher);
+        dispatcher.finish(0);
+        assert_eq!(done(&dispatcher, 0), Some(READ.0));
     }
 
     #[test]
@@ -324,6 +351,6 @@ mod tests {
         dispatcher.finish(old);
         assert_eq!(done(&dispatcher, 0), None);
         dispatcher.finish(new);
-        assert_eq!(done(&dispatcher, 0), Some(1));
+        assert_eq!(done(&dispatcher, 0), Some(READ.0));
     }
 }

@@ -94,6 +94,8 @@ async fn read(
 ) -> Result<(), Failure> {
     let mut out = Out::new();
     let (mut told, mut committed) = (BTreeMap::new(), BTreeMap::new());
+    // Of these something was read that is not to be printed: it is left to others.
+    let mut unprinted = BTreeSet::new();
     let mut next_commit = Instant::now();
     loop {
         if Instant::now() >= next_commit {
@@ -122,12 +124,20 @@ async fn read(
             return Ok(());
         }
         let records = consumer.poll(super::POLL_WAIT).await.map_err(failed)?;
-        let wanted: Vec<&ConsumerRecord> = records.iter().filter(|record| left.takes(record)).collect();
+        let (wanted, others): (Vec<&ConsumerRecord>, Vec<&ConsumerRecord>) =
+            records.iter().partition(|record| left.takes(record));
         for record in &wanted {
             print(args, record, &mut out)?;
         }
         out.flush()?;
         let mut upto = printed.upto();
         upto.extend(wanted.into_iter().map(|record| (record.topic_partition(), CommitOffset::after(record))));
+        unprinted.extend(others.into_iter().map(ConsumerRecord::topic_partition));
+        // Of what was printed whole the group goes on past what is never printed, such as the markers of transactions.
+        for (partition, at) in &mut *upto {
+            if let Some(next) = consumer.next_commit(partition).filter(|_| !unprinted.contains(partition)) {
+                *at = next;
+            }
+        }
     }
 }
