@@ -208,9 +208,10 @@ pub(crate) async fn read_along(reader: u16, bootstrap: String, recorder: Arc<Rec
 }
 
 fn take_down(reader: u16, records: &[ConsumerRecord], recorder: &Recorder) {
+    let at = now();
     for record in records {
         let partition = u16::try_from(record.partition).expect("the topic has few partitions");
-        recorder.record(Event::Read { reader, partition, offset: record.offset.0, content: content(record) });
+        recorder.record(Event::Read { reader, partition, offset: record.offset.0, content: content(record), at });
     }
 }
 

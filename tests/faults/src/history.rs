@@ -31,7 +31,7 @@ pub(crate) enum Event {
     /// A reader begins at an offset, anew.
     Started { reader: u16, partition: u16, offset: u64 },
     /// A reader got what stands at an offset.
-    Read { reader: u16, partition: u16, offset: u64, content: Content },
+    Read { reader: u16, partition: u16, offset: u64, content: Content, at: Nanos },
     /// The end of what is committed, as a leader told it to somebody who asked at `asked`.
     Latest { partition: u16, offset: u64, asked: Nanos },
 }
@@ -47,6 +47,7 @@ struct State {
     events: Vec<Event>,
     progress: Progress,
     troubles: Vec<String>,
+    in_flight: u32,
 }
 
 /// How far everybody is.
@@ -98,6 +99,22 @@ impl Recorder {
     /// Takes down what a client told about a failure that ended nothing.
     pub(crate) fn trouble(&self, text: String) {
         self.state().troubles.push(text);
+    }
+
+    /// What clients told about failures that ended nothing, so far.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.state().troubles.clone()
+    }
+
+    /// Takes down that a client had so many requests to one broker under way at once.
+    pub(crate) fn in_flight(&self, count: u32) {
+        let mut state = self.state();
+        state.in_flight = count.max(state.in_flight);
+    }
+
+    /// The most requests to one broker that a client was seen to have under way at once.
+    pub(crate) fn in_flight_most(&self) -> u32 {
+        self.state().in_flight
     }
 
     /// How far everybody is.

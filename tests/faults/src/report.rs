@@ -1,6 +1,7 @@
 //! What a person reads of a run, and the same for machines.
 
-use crate::gaps::{Gaps, Place};
+use crate::gaps::{Gaps, Phase};
+use crate::limits::Judgement;
 use crate::run::Outcome;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -35,10 +36,11 @@ impl Report {
         let faults: u64 = self.outcomes.iter().flat_map(|outcome| outcome.faults.values()).sum();
         let _ = writeln!(
             text,
-            "scenarios={} failed={} skipped={} acknowledged={acked} faults={faults}",
+            "scenarios={} failed={} skipped={} limits_not_judged={} acknowledged={acked} faults={faults}",
             count(true) + count(false),
             count(false),
-            self.skipped.len()
+            self.skipped.len(),
+            self.outcomes.iter().filter(|outcome| matches!(outcome.limits, Judgement::NotJudged(_))).count()
         );
         text
     }
@@ -76,11 +78,29 @@ fn scenario(outcome: &Outcome, text: &mut String) -> std::fmt::Result {
         writeln!(text, "  pipeline: {pipeline}")?;
     }
     if !outcome.gaps.is_empty() {
-        writeln!(text, "  without an acknowledgement (acks=all), ms:      gaps   median      p99    worst")?;
+        let heads = ["gaps", "median", "p99", "worst"];
+        let [count, median, p99, worst] = heads;
+        let title = "without an acknowledgement (acks=all) or a record, ms:";
+        writeln!(text, "  {title:<62} {count:>5} {median:>8} {p99:>8} {worst:>8}")?;
         for (place, gaps) in &outcome.gaps {
             line(text, &place.to_string(), gaps)?;
         }
-        line(text, "nothing done yet", &outcome.quiet)?;
+        for (doing, gaps) in &outcome.quiet {
+            line(text, &format!("nothing done yet: {doing}"), gaps)?;
+        }
+    }
+    writeln!(text, "  at most {} requests under way to a broker at once, as librdkafka tells", outcome.in_flight)?;
+    match &outcome.limits {
+        Judgement::Unlimited | Judgement::Exceeded(_) => {}
+        Judgement::Kept { allowed_beyond: Duration::ZERO } => writeln!(text, "  limits: kept")?,
+        Judgement::Kept { allowed_beyond } => {
+            writeln!(
+                text,
+                "  limits: kept, with {:.0} ms more for what the machine does by itself",
+                millis(*allowed_beyond)
+            )?;
+        }
+        Judgement::NotJudged(why) => writeln!(text, "  limits: NOT JUDGED: {why}")?,
     }
     if outcome.troubles.0 > 0 {
         writeln!(text, "  clients told of {} failures, the first: {}", outcome.troubles.0, outcome.troubles.1[0])?;
@@ -100,29 +120,32 @@ fn scenario(outcome: &Outcome, text: &mut String) -> std::fmt::Result {
     if let Some(kept) = &outcome.kept {
         writeln!(text, "  everything is left in {}", kept.display())?;
     }
-    writeln!(
-        text,
-        "  {}",
-        if outcome.holds() { "holds: nothing lost, doubled, reordered or changed" } else { "FAILED" }
-    )
+    writeln!(text, "  {}", summary(outcome))
+}
+
+/// In one line what came of it. What was not judged is not said to hold.
+fn summary(outcome: &Outcome) -> &'static str {
+    const HOLDS: &str = "holds: nothing lost, doubled, reordered or changed";
+    match &outcome.limits {
+        _ if !outcome.holds() => "FAILED",
+        Judgement::Unlimited => HOLDS,
+        Judgement::Kept { .. } => {
+            "holds: nothing lost, doubled, reordered or changed, and nobody waited beyond the limits"
+        }
+        Judgement::NotJudged(_) | Judgement::Exceeded(_) => {
+            "SAFE, LIMITS NOT JUDGED: nothing lost, doubled, reordered or changed; how long clients waited was not judged"
+        }
+    }
 }
 
 fn line(text: &mut String, name: &str, gaps: &Gaps) -> std::fmt::Result {
     let (median, p99) = (millis(gaps.per_mille(500)), millis(gaps.per_mille(990)));
     let (count, worst) = (gaps.count(), millis(gaps.worst()));
-    writeln!(text, "    {name:<40} {count:>9} {median:>8.0} {p99:>8.0} {worst:>8.0}")
+    writeln!(text, "    {name:<60} {count:>5} {median:>8.0} {p99:>8.0} {worst:>8.0}")
 }
 
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let client = if self.librdkafka { "librdkafka" } else { "SDK" };
-        let partitions = if self.led_by_victim { "led by the victim" } else { "led by others" };
-        f.pad(&format!("{client}, partitions {partitions}"))
-    }
 }
 
 fn as_json(outcome: &Outcome) -> Value {
@@ -135,8 +158,25 @@ fn as_json(outcome: &Outcome) -> Value {
         })
     };
     let places = outcome.gaps.iter().map(|(place, found)| {
-        json!({"client": if place.librdkafka { "librdkafka" } else { "sdk" }, "led_by_victim": place.led_by_victim, "gaps": gaps(found)})
+        json!({
+            "fault": place.what,
+            "phase": match place.phase {
+                Phase::Fault => "fault",
+                Phase::Recovery => "end of fault",
+            },
+            "client": if place.librdkafka { "librdkafka" } else { "sdk" },
+            "does": place.doing.to_string(),
+            "led_by_victim": place.led_by_victim,
+            "gaps": gaps(found),
+        })
     });
+    let (limits, why) = match &outcome.limits {
+        Judgement::Unlimited => ("none", None),
+        Judgement::Kept { .. } => ("kept", None),
+        Judgement::Exceeded(_) => ("exceeded", None),
+        Judgement::NotJudged(why) => ("not judged", Some(why)),
+    };
+    let quiet = outcome.quiet.iter().map(|(doing, found)| (doing.to_string(), gaps(found)));
     let verdict = outcome.verdict.as_ref().map(|verdict| {
         let violations = verdict.violations.iter();
         json!({
@@ -159,7 +199,9 @@ fn as_json(outcome: &Outcome) -> Value {
         "holds": outcome.holds(),
         "faults": outcome.faults,
         "unavailability": places.collect::<Vec<Value>>(),
-        "without_faults": gaps(&outcome.quiet),
+        "without_faults": quiet.collect::<serde_json::Map<String, Value>>(),
+        "limits": {"state": limits, "why": why},
+        "requests_in_flight_most": outcome.in_flight,
         "verdict": verdict,
         "pipeline": outcome.pipeline.as_ref().map(|found| json!({
             "inputs": found.inputs,
