@@ -69,7 +69,7 @@ def write(bootstrap, topic, partitions, writer, tick_ms):
 
     def looked(statistics):
         nonlocal most
-        count = max(broker["waitresp_cnt"] for broker in json.loads(statistics)["brokers"].values())
+        count = max((broker["waitresp_cnt"] for broker in json.loads(statistics)["brokers"].values()), default=0)
         if count > most:
             most = count
             say("F", most)

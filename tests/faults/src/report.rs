@@ -219,3 +219,74 @@ fn as_json(outcome: &Outcome) -> Value {
         "troubles": {"count": outcome.troubles.0, "first": outcome.troubles.1},
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checker::Verdict;
+    use crate::gaps::{Doing, Place};
+    use std::collections::BTreeMap;
+
+    fn outcome(limits: Judgement, broken: &[&str]) -> Outcome {
+        let place = |phase| Place {
+            what: "kill -9".to_owned(),
+            phase,
+            doing: Doing::Writes,
+            librdkafka: false,
+            led_by_victim: false,
+        };
+        let gaps = |ms| Gaps::new(vec![Duration::from_millis(ms)]);
+        Outcome {
+            name: "kill-follower",
+            about: "",
+            seed: 1,
+            took: Duration::ZERO,
+            pipeline: None,
+            verdict: Some(Verdict::default()),
+            failure: None,
+            broken: broken.iter().map(|text| (*text).to_owned()).collect(),
+            faults: BTreeMap::from([("kill -9".to_owned(), 1)]),
+            gaps: BTreeMap::from([(place(Phase::Fault), gaps(700)), (place(Phase::Recovery), gaps(30))]),
+            quiet: BTreeMap::from([(Doing::Writes, gaps(25))]),
+            limits,
+            in_flight: 5,
+            troubles: (0, Vec::new()),
+            kept: None,
+        }
+    }
+
+    fn report(limits: Judgement, broken: &[&str]) -> Report {
+        Report { outcomes: vec![outcome(limits, broken)], skipped: Vec::new() }
+    }
+
+    #[test]
+    fn limits_that_are_not_judged_are_not_said_to_hold() {
+        let not_judged = report(Judgement::NotJudged("the machine is too busy".to_owned()), &[]);
+        let text = not_judged.text();
+        assert!(text.contains("limits: NOT JUDGED: the machine is too busy"), "{text}");
+        assert!(text.contains("SAFE, LIMITS NOT JUDGED") && !text.contains("holds"), "{text}");
+        assert!(text.contains("failed=0 skipped=0 limits_not_judged=1"), "{text}");
+        assert_eq!(not_judged.json()["scenarios"][0]["limits"]["state"], "not judged");
+        assert!(not_judged.holds(), "what was judged holds");
+
+        let kept = report(Judgement::Kept { allowed_beyond: Duration::from_millis(400) }, &[]).text();
+        assert!(kept.contains("kept, with 400 ms more") && kept.contains("holds: nothing lost"), "{kept}");
+        let unlimited = report(Judgement::Unlimited, &[]).text();
+        assert!(unlimited.contains("holds: nothing lost") && !unlimited.contains("limits:"), "{unlimited}");
+        let exceeded = report(Judgement::Exceeded(vec!["half".to_owned()]), &["half"]);
+        let text = exceeded.text();
+        assert!(text.contains("FAILED") && text.contains("BROKEN: half") && !text.contains("holds"), "{text}");
+        assert!(!exceeded.holds());
+    }
+
+    #[test]
+    fn a_fault_and_its_end_have_lines_of_their_own() {
+        let text = report(Judgement::Unlimited, &[]).text();
+        let line = |name: &str| {
+            let found = text.lines().find_map(|line| line.trim().strip_prefix(name));
+            found.map(|line| line.split_whitespace().collect::<Vec<&str>>())
+        };
+        assert_eq!(line("kill -9: SDK writes, led by others"), Some(vec!["1", "700", "700", "700"]), "{text}");
+        assert_eq!(line("end of kill -9: SDK writes, led by others"), Some(vec!["1", "30", "30", "30"]), "{text}");
+    }
+}
