@@ -3,9 +3,8 @@
 use crate::bucket::Gate;
 use crate::hurts::Hurt;
 use crate::network::Cut;
-use crate::scenarios::NO_ETCD;
 use crate::stage::Stage;
-use crate::steps::{self, LONGER_THAN_THE_LEASE};
+use crate::steps::{self, LONGER_THAN_THE_LEASE, NO_ETCD};
 use crate::transfers;
 use rand::RngExt;
 use rand::seq::{IndexedRandom, SliceRandom};

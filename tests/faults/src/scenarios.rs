@@ -8,7 +8,7 @@ use crate::mixed;
 use crate::network::{self, Cut, Network};
 use crate::pipeline;
 use crate::stage::Stage;
-use crate::steps::{self, LONGER_THAN_THE_LEASE};
+use crate::steps::{self, LONGER_THAN_THE_LEASE, NO_ETCD};
 use crate::transfers;
 use millpond_tests::tools::Tool;
 use rand::seq::SliceRandom;
@@ -259,7 +259,6 @@ pub(crate) static PIPELINE: Scenario = Scenario {
 };
 
 /// Names of outages that limits are on.
-pub(crate) const NO_ETCD: &str = "no etcd";
 const BUCKET_REFUSES: &str = "bucket refuses";
 const BUCKET_SILENT: &str = "bucket says nothing";
 

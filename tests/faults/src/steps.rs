@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Longer than the lease, and than what an election takes.
 pub(crate) const LONGER_THAN_THE_LEASE: Duration = Duration::from_secs(10);
 
+/// No member of etcd runs, for the report.
+pub(crate) const NO_ETCD: &str = "no etcd";
+
 /// Hurts one broker: everything is served without it; then it comes back, and is in sync again.
 pub(crate) async fn hurt_one(stage: &mut Stage, victim: usize, hurt: Hurt, least: Duration) -> Result<(), String> {
     stage.some_time().await;
