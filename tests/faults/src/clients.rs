@@ -107,6 +107,7 @@ pub(crate) async fn write(
             }
         }
     }
+    recorder.in_flight(writer, u32::try_from(producer.in_flight_most()).unwrap_or(u32::MAX));
     let closed = producer.close();
     let told = async {
         while let Some((id, outcome)) = deliveries.next().await {

@@ -133,8 +133,16 @@ impl Fleet {
         self.members.len()
     }
 
-    /// Leaves the folder where it is.
+    /// Leaves the folder where it is, and ends the brokers; what is on disks of their own, which end with this, is copied there.
     pub(crate) fn keep(&mut self) -> PathBuf {
+        let copied = if self.options.disk.is_some() { self.size() } else { 0 };
+        for broker in 0..copied {
+            self.kill(broker);
+            let dir = self.data_dir(broker).display().to_string();
+            if let Err(error) = run("cp", &["-a", &dir, &format!("{dir}-kept")]) {
+                eprintln!("{error}");
+            }
+        }
         self.dir.disable_cleanup(true);
         self.dir.path().to_owned()
     }

@@ -47,7 +47,7 @@ struct State {
     events: Vec<Event>,
     progress: Progress,
     troubles: Vec<String>,
-    in_flight: u32,
+    in_flight: BTreeMap<u16, u32>,
 }
 
 /// How far everybody is.
@@ -106,15 +106,16 @@ impl Recorder {
         self.state().troubles.clone()
     }
 
-    /// Takes down that a client had so many requests to one broker under way at once.
-    pub(crate) fn in_flight(&self, count: u32) {
+    /// Takes down that a writer had so many requests under way at once.
+    pub(crate) fn in_flight(&self, writer: u16, count: u32) {
         let mut state = self.state();
-        state.in_flight = count.max(state.in_flight);
+        let most = state.in_flight.entry(writer).or_default();
+        *most = count.max(*most);
     }
 
-    /// The most requests to one broker that a client was seen to have under way at once.
-    pub(crate) fn in_flight_most(&self) -> u32 {
-        self.state().in_flight
+    /// The most requests that each writer was seen to have under way at once: for one partition by the SDK, to one broker by librdkafka.
+    pub(crate) fn in_flight_most(&self) -> BTreeMap<u16, u32> {
+        self.state().in_flight.clone()
     }
 
     /// How far everybody is.

@@ -64,7 +64,7 @@ impl Librdkafka {
             while let Ok(Some(line)) = lines.next_line().await {
                 match (event(number, &line), in_flight(&line)) {
                     (Some(event), _) => recorder.record(event),
-                    (None, Some(count)) => recorder.in_flight(count),
+                    (None, Some(count)) => recorder.in_flight(number, count),
                     (None, None) => recorder.trouble(format!("client {number}: {line}")),
                 }
                 if line.starts_with('U') {

@@ -89,7 +89,10 @@ fn scenario(outcome: &Outcome, text: &mut String) -> std::fmt::Result {
             line(text, &format!("nothing done yet: {doing}"), gaps)?;
         }
     }
-    writeln!(text, "  at most {} requests under way to a broker at once, as librdkafka tells", outcome.in_flight)?;
+    let in_flight: Vec<String> = outcome.in_flight.iter().map(|(writer, most)| format!("{most} of {writer}")).collect();
+    if !in_flight.is_empty() {
+        writeln!(text, "  requests under way at once, at most, by writer: {}", in_flight.join(", "))?;
+    }
     match &outcome.limits {
         Judgement::Unlimited | Judgement::Exceeded(_) => {}
         Judgement::Kept { allowed_beyond: Duration::ZERO } => writeln!(text, "  limits: kept")?,
@@ -249,7 +252,7 @@ mod tests {
             gaps: BTreeMap::from([(place(Phase::Fault), gaps(700)), (place(Phase::Recovery), gaps(30))]),
             quiet: BTreeMap::from([(Doing::Writes, gaps(25))]),
             limits,
-            in_flight: 5,
+            in_flight: BTreeMap::from([(0, 5)]),
             troubles: (0, Vec::new()),
             kept: None,
         }

@@ -8,7 +8,7 @@ use crate::history::{Event, Logs};
 use crate::limits::{self, Judgement};
 use crate::pipeline::{self, Summary};
 use crate::scenarios::Scenario;
-use crate::stage::{READERS, Settings, Stage, measured};
+use crate::stage::{READERS, Settings, Stage, measured, writers};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub(crate) struct Outcome {
     pub(crate) quiet: BTreeMap<Doing, Gaps>,
     /// Whether those around faults are within the scenario's limits.
     pub(crate) limits: Judgement,
-    /// The most requests to one broker that a writer was seen to have under way at once.
-    pub(crate) in_flight: u32,
+    /// The most requests that each writer was seen to have under way at once.
+    pub(crate) in_flight: BTreeMap<u16, u32>,
     /// What clients told of failures: how many, and the first.
     pub(crate) troubles: (usize, Vec<String>),
     /// Where everything was left, if something is wrong.
@@ -68,7 +68,7 @@ pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Out
         gaps: BTreeMap::new(),
         quiet: BTreeMap::new(),
         limits: Judgement::Unlimited,
-        in_flight: 0,
+        in_flight: BTreeMap::new(),
         troubles: (0, Vec::new()),
         kept: None,
     };
@@ -92,10 +92,14 @@ async fn perform(scenario: &'static Scenario, settings: &Settings, mut stage: St
         Err(error) => outcome.failure = Some(error),
     }
     outcome.in_flight = stage.recorder.in_flight_most();
-    let (seen, least) = (outcome.in_flight, scenario.in_flight);
-    stage.expect(outcome.failure.is_some() || seen >= least, || {
-        format!("no writer was seen with more than {seen} requests under way to a broker: {least} at once were to be put to the test")
-    });
+    for writer in writers().into_keys() {
+        let (seen, least) = (outcome.in_flight.get(&writer).copied().unwrap_or_default(), scenario.in_flight);
+        stage.expect(outcome.failure.is_some() || seen >= least, || {
+            format!(
+                "writer {writer} was seen with {seen} requests under way at once: {least} were to be put to the test"
+            )
+        });
+    }
     for mark in stage.marks.iter().filter(|mark| mark.phase == Phase::Fault) {
         *outcome.faults.entry(mark.what.clone()).or_default() += 1;
     }

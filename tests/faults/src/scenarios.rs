@@ -31,7 +31,7 @@ pub(crate) struct Scenario {
     pub(crate) needs: &'static [Need],
     /// How long acknowledgements and records may stay away.
     pub(crate) limits: &'static [Limit],
-    /// How many requests of a writer have to be seen under way to one broker at once, or the run has not put to the test what it is for.
+    /// How many requests of each writer have to be seen under way at once, or the run has not put to the test what it is for.
     pub(crate) in_flight: u32,
     /// How long it does what it does by time, if nobody says.
     pub(crate) minutes: u64,
@@ -73,7 +73,7 @@ const ALL_HANDED_OVER: Duration = Duration::from_secs(1);
 /// Where nothing that a record passes through is hurt nobody waits for anything; this is for a machine that has other things to do.
 const UNTOUCHED: Duration = Duration::from_secs(2);
 
-/// As many requests as an idempotent writer has under way to a broker at most: it gets there wherever acknowledgements stay away.
+/// As many requests as an idempotent writer has under way at most: it gets there wherever acknowledgements stay away for longer.
 const IN_FLIGHT_ALL: u32 = 5;
 
 /// On all faults of a scenario.
@@ -218,7 +218,7 @@ pub(crate) static ALL: &[Scenario] = &[
     Scenario {
         name: "move-leaders",
         about: "every partition gets another leader every 2 s, for five minutes (a short run: 20 s): nothing is out of order",
-        options: || FleetOptions { workers: 3, ..FleetOptions::default() },
+        options: || FleetOptions { tick: Duration::from_millis(30), workers: 3, ..FleetOptions::default() },
         limits: &[within(Bound::Worst(ALL_HANDED_OVER))],
         script: |stage| Box::pin(transfers::move_leaders(stage)),
         ..PLAIN
@@ -254,6 +254,8 @@ pub(crate) static PIPELINE: Scenario = Scenario {
     name: "pipeline",
     about: "a read-process-write pipeline under faults of brokers, coordinators, workers and etcd, by seed: every output once",
     options: || FleetOptions { etcd: 3, tick: Duration::from_millis(100), workers: 3, ..FleetOptions::default() },
+    // Its writers pause for longer than most answers take.
+    in_flight: 1,
     script: |stage| Box::pin(pipeline::script::pipeline(stage)),
     ..PLAIN
 };

@@ -75,6 +75,7 @@ fn broker(index: usize) -> BrokerId {
 
 /// Has every partition of the topic that all write to led by one broker after the other.
 pub(crate) async fn all_round(stage: &mut Stage) -> Result<(), String> {
+    stage.in_sync().await?;
     let admin = Admin::new(&stage.fleet.connect().await?);
     for turn in 0..stage.fleet.size() {
         mark_move(stage).await?;
@@ -96,6 +97,7 @@ pub(crate) async fn move_replicas(
     stage: &mut Stage,
     meanwhile: impl AsyncFnOnce(&mut Stage) -> Result<(), String>,
 ) -> Result<(), String> {
+    stage.in_sync().await?;
     let admin = Admin::new(&stage.fleet.connect().await?);
     let all: Vec<usize> = (0..stage.fleet.size()).collect();
     stage.mark("replicas move away", &all).await?;
@@ -126,8 +128,18 @@ fn some_order(stage: &mut Stage) -> BTreeMap<u32, Vec<BrokerId>> {
 
 async fn place(admin: &Admin, places: &BTreeMap<u32, Vec<BrokerId>>) -> Result<(), String> {
     for (partition, order) in places {
-        let moved = admin.move_partition(TOPIC, *partition, order).await;
-        moved.map_err(|error| format!("{TOPIC}:{partition} to {order:?}: {error}"))?;
+        let (mut poll, mut last) = (interval(POLL), String::new());
+        // Brokers that were away may not be known to everybody yet.
+        let asked = tokio::time::timeout(PATIENCE, async {
+            loop {
+                poll.tick().await;
+                match admin.move_partition(TOPIC, *partition, order).await {
+                    Ok(()) => return,
+                    Err(error) => last = error.to_string(),
+                }
+            }
+        });
+        asked.await.map_err(|_| format!("{TOPIC}:{partition} does not go to {order:?} within {PATIENCE:?}: {last}"))?;
     }
     Ok(())
 }
