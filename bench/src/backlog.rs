@@ -5,6 +5,7 @@
 
 use crate::Result;
 use crate::bare::{files, forget};
+use crate::goals::{self, Goals};
 use crate::millpond::Dev;
 use millpond_sdk::{Admin, Client, GroupConfig, GroupConsumer, OffsetSpec, Subscription, TimestampMs, TopicPartition};
 use std::collections::BTreeSet;
@@ -35,7 +36,7 @@ const STUCK: Duration = Duration::from_secs(120);
 /// How long a group is waited for at once.
 const POLL: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(dir: &Path) -> Result<()> {
+pub(crate) fn run(dir: &Path, goals: &mut Goals) -> Result<()> {
     let data = dir.join("fleet");
     let mut dev = Dev::start_fleet(&data, BROKERS)?;
     // The rounds add to it, and nothing expires.
@@ -69,6 +70,7 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
                 "| {held} | {speed:.0} | {rate} | {waited:.0} | {arithmetic:.1} | {took:.1} | {:.2} |",
                 took / arithmetic
             );
+            goals.hold(goals::BACKLOG, &format!("{held}, {rate} records/s come"), took / arithmetic);
         }
     }
     dev.stop()

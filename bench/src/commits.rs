@@ -1,8 +1,12 @@
 //! Commits of many groups at once: 100 groups of 100 partitions each, over three brokers and an etcd of one member, then of three. First
-//! paced, at ten thousand partitions a second; then as fast as answers come. What it asks of etcd is by the brokers' own metrics.
+//! paced, at ten thousand partitions a second; then as fast as answers come. Then the same groups have a member each, which commits in
+//! its epoch, and in the end a broker is killed under them (`members.rs`). What it asks of etcd is by the brokers' own metrics.
+
+mod members;
 
 use crate::Result;
 use crate::etcd::Etcd;
+use crate::goals::{self, Goals};
 use crate::millpond::Dev;
 use millpond_proto::v1::groups_client::GroupsClient;
 use millpond_proto::v1::{CommitOffsetsRequest, FindCoordinatorRequest, GroupPartition, OffsetToCommit};
@@ -26,7 +30,7 @@ const LASTS: Duration = Duration::from_secs(10);
 /// How long coordinators may be missing at the start.
 const STUCK: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(dir: &Path) -> Result<()> {
+pub(crate) fn run(dir: &Path, goals: &mut Goals) -> Result<()> {
     println!(
         "| etcd members | load | partition commits/s | p50 ms | p99 ms | longest ms | etcd transactions/s | partitions a transaction |"
     );
@@ -36,7 +40,7 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
         let dir = dir.join(members.to_string());
         std::fs::create_dir_all(&dir)?;
         let etcd = Etcd::start(&dir, members)?;
-        let dev = Dev::start_over(&dir, BROKERS, &etcd.url())?;
+        let mut dev = Dev::start_over(&dir, BROKERS, &etcd.url())?;
         dev.run(&["topic", "create", "bench", "--partitions", &PARTITIONS.to_string()])?;
         let described = dev.json(&["topic", "describe", "bench"])?;
         let topic = described["id"].as_str().ok_or("a topic without id")?.to_owned();
@@ -45,8 +49,12 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
             let before = transactions(&dev)?;
             let done = runtime.block_on(commit(&groups, pace))?;
             let sent = transactions(&dev)? - before;
-            done.print(members, load, sent)?;
+            done.print(members, load, Some(sent))?;
+            if let Some(pace) = pace {
+                done.hold(pace, &format!("etcd of {members}, {load}"), goals)?;
+            }
         }
+        members::run(&mut dev, &topic, members, &runtime, goals)?;
         dev.stop()?;
         etcd.stop()?;
     }
@@ -163,21 +171,34 @@ async fn commit(groups: &[Group], pace: Option<Duration>) -> Result<Done> {
 }
 
 impl Done {
-    fn print(&self, members: usize, load: &str, sent: u64) -> Result<()> {
-        let last = self.took.last().ok_or("nothing was committed")?;
-        let ms = |took: &Duration| took.as_secs_f64() * 1e3;
-        let at = |percent: usize| ms(&self.took[(self.took.len() - 1) * percent / 100]);
-        let partitions = (self.took.len() * PARTITIONS as usize) as f64;
-        let seconds = self.lasted.as_secs_f64();
-        println!(
-            "| {members} | {load} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} | {:.0} |",
-            partitions / seconds,
-            at(50),
-            at(99),
-            ms(last),
-            sent as f64 / seconds,
-            partitions / sent.max(1) as f64
-        );
+    /// A line of the table. What was `sent` to etcd is not known where a broker has taken its count with it.
+    fn print(&self, members: usize, load: &str, sent: Option<u64>) -> Result<()> {
+        let (p50, p99, longest) = (self.at_ms(50)?, self.at_ms(99)?, self.at_ms(100)?);
+        let (rate, seconds) = (self.rate(), self.lasted.as_secs_f64());
+        print!("| {members} | {load} | {rate:.0} | {p50:.1} | {p99:.1} | {longest:.1} |");
+        match sent {
+            Some(sent) => println!(" {:.1} | {:.0} |", sent as f64 / seconds, rate * seconds / sent.max(1) as f64),
+            None => println!(" - | - |"),
+        }
         Ok(())
+    }
+
+    /// Holds it to what is expected at a pace.
+    fn hold(&self, pace: Duration, conditions: &str, goals: &mut Goals) -> Result<()> {
+        let due = f64::from(GROUPS * PARTITIONS) / pace.as_secs_f64();
+        goals.hold(goals::COMMITS, conditions, self.rate() / due);
+        goals.hold(goals::COMMIT_P99, conditions, self.at_ms(99)?);
+        Ok(())
+    }
+
+    /// Partitions committed in a second.
+    fn rate(&self) -> f64 {
+        (self.took.len() * PARTITIONS as usize) as f64 / self.lasted.as_secs_f64()
+    }
+
+    /// The milliseconds that so many in a hundred do not exceed.
+    fn at_ms(&self, percent: usize) -> Result<f64> {
+        let last = self.took.len().checked_sub(1).ok_or("nothing was committed")?;
+        Ok(self.took[last * percent / 100].as_secs_f64() * 1e3)
     }
 }

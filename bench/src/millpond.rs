@@ -211,6 +211,21 @@ impl Dev {
         Ok(children)
     }
 
+    /// Kills a broker of those that were started one by one (SIGKILL), and is without it from then on. Those after it move up.
+    ///
+    /// # Errors
+    /// It is no process of its own, or the system does not let it be killed.
+    pub(crate) fn kill(&mut self, broker: usize) -> Result<()> {
+        if self.children.len() != self.doors.len() {
+            return Err("brokers of `millpond dev` are its own to end".into());
+        }
+        self.doors.remove(broker);
+        let mut child = self.children.remove(broker);
+        let killed = child.kill();
+        child.wait()?;
+        Ok(killed?)
+    }
+
     /// Asks it to end (SIGTERM) and waits until it has.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 
 use crate::Result;
 use crate::bare::{Watch, wait};
+use crate::goals::{self, Goals};
 use crate::millpond::Dev;
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ const SETTLES: Duration = Duration::from_secs(60);
 /// What takes longer is stuck.
 const STUCK_MS: f64 = 120_000.0;
 
-pub(crate) fn run(dir: &Path) -> Result<()> {
+pub(crate) fn run(dir: &Path, goals: &mut Goals) -> Result<()> {
     let dev = Dev::start_fleet(dir, BROKERS)?;
     wait(SETTLES / 6)?;
     let before = resident_bytes(&dev)?;
@@ -48,6 +49,7 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
         each / 1024.0,
         each / 1024.0 / BROKERS as f64
     );
+    goals.hold(goals::LED_AGAIN, &format!("{PARTITIONS} partitions"), elected_ms);
     dev.stop()
 }
 

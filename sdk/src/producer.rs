@@ -26,6 +26,7 @@ use millpond_log::ErrorCode;
 use sender::Sender;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -55,6 +56,8 @@ struct Shared {
     memory: Arc<Semaphore>,
     news: Notify,
     life: Mutex<Life>,
+    /// The most batches of one partition that were in flight at once.
+    in_flight_most: AtomicUsize,
 }
 
 /// How far a producer is on its way out.
@@ -111,6 +114,7 @@ impl Producer {
             memory: Arc::new(Semaphore::new(config.buffer_memory)),
             news: Notify::new(),
             life: Mutex::new(Life::Open),
+            in_flight_most: AtomicUsize::new(0),
         });
         let sender = tokio::spawn(Sender::new(client.clone(), Arc::clone(&shared), config.clone(), transaction).run());
         let handle = Handle { client: client.clone(), config, shared, sender: Mutex::new(Some(sender)) };
@@ -178,6 +182,13 @@ impl Producer {
             Some(sender) => sender.await.unwrap_or_else(|error| tracing::error!(%error, "the producer's task failed")),
             None => self.flush().await,
         }
+    }
+
+    /// The most batches of one partition that were in flight at once so far: sent, and not answered. Where that is `max_in_flight`, the
+    /// setting was the limit.
+    #[must_use]
+    pub fn in_flight_most(&self) -> usize {
+        self.handle.shared.in_flight_most.load(Ordering::Relaxed)
     }
 
     /// Takes no more records and gives up those not written yet; those in flight may be written all the same.

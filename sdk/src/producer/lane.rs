@@ -326,6 +326,11 @@ impl Lane {
         })
     }
 
+    /// How many batches are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.entries.iter().filter(|entry| matches!(entry.state, State::InFlight { .. })).count()
+    }
+
     /// The connection that carries batches, if any are in flight.
     pub(super) fn carrier(&self) -> Option<LinkId> {
         self.entries.iter().find_map(|entry| match entry.state {

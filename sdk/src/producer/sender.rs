@@ -16,6 +16,7 @@ use millpond_log::{ErrorCode, ProducerEpoch, ProducerId};
 use millpond_proto::v1;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
@@ -220,6 +221,7 @@ impl Sender {
                 let request = RequestId(self.requests);
                 let Some(batch) = lane.send(now, link, request, &self.lane_config) else { return false };
                 self.requests += 1;
+                self.shared.in_flight_most.fetch_max(lane.in_flight(), Ordering::Relaxed);
                 // A link that is gone says so by an event of its own.
                 let _ = requests.send(self.request(request, partition, batch));
                 match self.config.acks {

@@ -2,10 +2,12 @@
 
 librdkafka.py write|read BOOTSTRAP TOPIC PARTITIONS CLIENT TICK_MS: goes on until standard input ends. Times are of the system's
 monotonic clock, in nanoseconds. A writer says `S partition number at`, `A partition number offset at` when a record is acknowledged, and
-`U partition number at` when it is given up, with the reason; a reader says `R partition offset writer/partition/number` or
-`R partition offset !` for bytes that nobody wrote. `E text` is an error that ended nothing.
+`U partition number at` when it is given up, with the reason; a reader says `R partition offset at writer/partition/number` or
+`R partition offset at !` for bytes that nobody wrote. `F count` is the most requests that a writer had under way to one broker so far. `E text` is an
+error that ended nothing.
 """
 
+import json
 import sys
 import threading
 import time
@@ -16,6 +18,8 @@ WAITING_MAX = 500
 # As in `payload.rs`.
 LARGE_FROM = 30
 LARGE_BYTES = 16 << 10
+# How often a writer looks how many requests it has under way.
+LOOK_MS = 50
 # Otherwise it waits a minute for a broker that says nothing, and that would be all that is measured.
 SILENCE_MS = 5000
 QUICK = {
@@ -61,6 +65,16 @@ def stopped_by_end_of_input():
 def write(bootstrap, topic, partitions, writer, tick_ms):
     stop = stopped_by_end_of_input()
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 0}
+    most = 0
+
+    def looked(statistics):
+        nonlocal most
+        count = max((broker["waitresp_cnt"] for broker in json.loads(statistics)["brokers"].values()), default=0)
+        if count > most:
+            most = count
+            say("F", most)
+
+    settings |= {"statistics.interval.ms": LOOK_MS, "stats_cb": looked}
     producer = Producer({**settings, **QUICK, "error_cb": lambda error: say("E", error.str())})
     following, waiting = [0] * partitions, [0] * partitions
 
@@ -118,7 +132,7 @@ def read(bootstrap, topic, partitions):
                     pass
                 whole = message.value() == value(writer, partition, number) and message.key() == key(writer, partition, number)
                 what = name(writer, partition, number) if whole else "!"
-                say("R", message.partition(), message.offset(), what)
+                say("R", message.partition(), message.offset(), time.monotonic_ns(), what)
             elif message.error().code() != KafkaError._PARTITION_EOF:
                 say("E", message.error().name(), message.error().str())
         sys.stdout.flush()

@@ -181,7 +181,7 @@ fn walk(run: &Run, index: &Index, verdict: &mut Verdict) -> HashMap<RecordId, Se
             Event::Started { reader, partition, offset } => {
                 readers.insert((*reader, *partition), *offset);
             }
-            Event::Read { reader, partition, offset, content } => {
+            Event::Read { reader, partition, offset, content, .. } => {
                 verdict.reads += 1;
                 let due = readers.entry((*reader, *partition)).or_default();
                 let place = || format!("reader {reader}, partition {partition}: offset {offset} where {due} was due");

@@ -107,6 +107,7 @@ pub(crate) async fn write(
             }
         }
     }
+    recorder.in_flight(writer, u32::try_from(producer.in_flight_most()).unwrap_or(u32::MAX));
     let closed = producer.close();
     let told = async {
         while let Some((id, outcome)) = deliveries.next().await {
@@ -208,9 +209,10 @@ pub(crate) async fn read_along(reader: u16, bootstrap: String, recorder: Arc<Rec
 }
 
 fn take_down(reader: u16, records: &[ConsumerRecord], recorder: &Recorder) {
+    let at = now();
     for record in records {
         let partition = u16::try_from(record.partition).expect("the topic has few partitions");
-        recorder.record(Event::Read { reader, partition, offset: record.offset.0, content: content(record) });
+        recorder.record(Event::Read { reader, partition, offset: record.offset.0, content: content(record), at });
     }
 }
 

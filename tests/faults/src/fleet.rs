@@ -9,6 +9,7 @@ use millpond_tests::etcd::EtcdCluster;
 use millpond_tests::http;
 use millpond_tests::tools::Tool;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -132,8 +133,16 @@ impl Fleet {
         self.members.len()
     }
 
-    /// Leaves the folder where it is.
+    /// Leaves the folder where it is, and ends the brokers; what is on disks of their own, which end with this, is copied there.
     pub(crate) fn keep(&mut self) -> PathBuf {
+        let copied = if self.options.disk.is_some() { self.size() } else { 0 };
+        for broker in 0..copied {
+            self.kill(broker);
+            let dir = self.data_dir(broker).display().to_string();
+            if let Err(error) = run("cp", &["-a", &dir, &format!("{dir}-kept")]) {
+                eprintln!("{error}");
+            }
+        }
         self.dir.disable_cleanup(true);
         self.dir.path().to_owned()
     }
@@ -372,6 +381,49 @@ impl Fleet {
             partition.leader.is_some_and(own) && partition.isr.iter().all(|id| own(*id))
         };
         self.wait_until("one broker is left alone", alone).await.map(|_| ())
+    }
+
+    /// Waits until the replicas of a topic's partitions are these, and no others.
+    pub(crate) async fn wait_until_placed(
+        &self,
+        topic: &str,
+        places: &BTreeMap<u32, Vec<BrokerId>>,
+    ) -> Result<(), String> {
+        let mut last = String::new();
+        let waited = tokio::time::timeout(PATIENCE, async {
+            let mut poll = tokio::time::interval(POLL);
+            loop {
+                poll.tick().await;
+                match self.topics().await {
+                    Ok(topics) => {
+                        let found =
+                            topics.iter().filter(|found| found.name == topic).flat_map(|found| &found.partitions);
+                        let placed: BTreeMap<u32, Vec<BrokerId>> =
+                            found.map(|partition| (partition.index, partition.replicas.clone())).collect();
+                        if placed == *places {
+                            return;
+                        }
+                        last = format!("{placed:?}");
+                    }
+                    Err(error) => last = error,
+                }
+            }
+        });
+        waited.await.map_err(|_| format!("not within {PATIENCE:?}: replicas at {places:?}; last seen: {last}"))
+    }
+
+    /// How often brokers that work have refused something of this api with this error, since each started.
+    pub(crate) async fn refused(&self, api: &str, error: &str) -> Result<u64, String> {
+        let series = format!("millpond_request_errors_total{{api=\"{api}\",error=\"{error}\"}} ");
+        let mut sum = 0;
+        for broker in (0..self.size()).filter(|broker| self.works(*broker)) {
+            let got = http::get(&self.address(broker, 2), "/metrics").await;
+            let (_, text) = got.map_err(|error| format!("the metrics of broker {broker}: {error}"))?;
+            // One that has refused nothing so far has no such series.
+            let found = text.lines().find_map(|line| line.strip_prefix(&series));
+            sum += found.map_or(Ok(0), str::parse::<u64>).map_err(|error| format!("{series}: {error}"))?;
+        }
+        Ok(sum)
     }
 
     /// Waits until all partitions are as `holds` says.

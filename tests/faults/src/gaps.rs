@@ -1,38 +1,98 @@
-//! How long acknowledgements stayed away around a fault. Pure.
+//! How long acknowledgements, and records to read, stayed away around a fault. Pure.
 
 use crate::clock::{Nanos, between};
 use crate::history::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A fault: from when on it could be felt, until when things were well again, and what its victims led.
+/// Whether something was done to the fleet, or undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// A fault began.
+    Fault,
+    /// What was done was undone: the broker came back, the wire was mended.
+    Recovery,
+}
+
+/// A fault or its end: from when on it could be felt, until when things were well again, and what its victims led.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// What was done.
+    /// What was done, or is undone here.
     pub(crate) what: String,
+    /// Which of the two.
+    pub(crate) phase: Phase,
     /// When it began.
     pub(crate) at: Nanos,
-    /// When writes to all partitions were acknowledged again, and whatever was undone had been.
+    /// When writes to all partitions were acknowledged again; of a fault that is undone on purpose, when that was.
     pub(crate) until: Nanos,
     /// Partitions that a victim led.
     pub(crate) led: BTreeSet<u16>,
 }
 
-/// Who measured, and where.
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        name(f, self.phase, &self.what)
+    }
+}
+
+fn name(f: &mut std::fmt::Formatter<'_>, phase: Phase, what: &str) -> std::fmt::Result {
+    match phase {
+        Phase::Fault => f.write_str(what),
+        Phase::Recovery => write!(f, "end of {what}"),
+    }
+}
+
+/// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Doing {
+    /// It is told that records were written.
+    Writes,
+    /// It gets records.
+    Reads,
+}
+
+/// The clients that are measured, by what they do and their number, and whether they are librdkafka's.
+pub(crate) type Clients = BTreeMap<(Doing, u16), bool>;
+
+/// What was done, who measured, and where.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
+    /// The fault.
+    pub(crate) what: String,
+    /// Whether it began or was undone. Never pooled: coming back is quiet, and would hide what the fault itself does.
+    pub(crate) phase: Phase,
+    /// Whether acknowledgements or records stayed away.
+    pub(crate) doing: Doing,
     /// By librdkafka; else by the SDK.
     pub(crate) librdkafka: bool,
     /// In a partition that the victim led.
     pub(crate) led_by_victim: bool,
 }
 
-/// Times without an acknowledgement, sorted.
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        name(f, self.phase, &self.what)?;
+        let client = if self.librdkafka { "librdkafka" } else { "SDK" };
+        let partitions = if self.led_by_victim { "led by the victim" } else { "led by others" };
+        write!(f, ": {client} {}, {partitions}", self.doing)
+    }
+}
+
+impl std::fmt::Display for Doing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Doing::Writes => "writes",
+            Doing::Reads => "reads",
+        })
+    }
+}
+
+/// Times without an acknowledgement or without a record, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gaps(Vec<Duration>);
 
 impl Gaps {
-    fn new(mut gaps: Vec<Duration>) -> Gaps {
+    pub(crate) fn new(mut gaps: Vec<Duration>) -> Gaps {
         gaps.sort_unstable();
         Gaps(gaps)
     }
@@ -54,39 +114,53 @@ impl Gaps {
     }
 }
 
-/// When records were acknowledged, by writer and partition, in order.
-pub(crate) struct Acks(BTreeMap<(u16, u16), Vec<Nanos>>);
+/// When records were acknowledged and read, by what the client does, its number and partition, in order.
+pub(crate) struct Signs(BTreeMap<(Doing, u16, u16), Vec<Nanos>>);
 
-impl Acks {
+impl Signs {
     /// Reads them off a history.
-    pub(crate) fn of(events: &[Event]) -> Acks {
-        let mut acks: BTreeMap<(u16, u16), Vec<Nanos>> = BTreeMap::new();
+    pub(crate) fn of(events: &[Event]) -> Signs {
+        let mut signs: BTreeMap<(Doing, u16, u16), Vec<Nanos>> = BTreeMap::new();
         for event in events {
-            if let Event::Acked { id, at, .. } = event {
-                acks.entry((id.writer, id.partition)).or_default().push(*at);
-            }
+            let (whose, at) = match event {
+                Event::Acked { id, at, .. } => ((Doing::Writes, id.writer, id.partition), at),
+                Event::Read { reader, partition, at, .. } => ((Doing::Reads, *reader, *partition), at),
+                _ => continue,
+            };
+            signs.entry(whose).or_default().push(*at);
         }
-        acks.values_mut().for_each(|times| times.sort_unstable());
-        Acks(acks)
+        signs.values_mut().for_each(|times| times.sort_unstable());
+        Signs(signs)
     }
 
-    /// For each fault, writer of `writers` and partition: the longest time without an acknowledgement that touches the fault.
-    pub(crate) fn gaps(&self, marks: &[Mark], writers: &BTreeMap<u16, bool>) -> BTreeMap<Place, Gaps> {
+    /// For each mark, client of `clients` and partition: the longest time without a sign that touches what was done.
+    pub(crate) fn gaps(&self, marks: &[Mark], clients: &Clients) -> BTreeMap<Place, Gaps> {
         let mut found: BTreeMap<Place, Vec<Duration>> = BTreeMap::new();
         for mark in marks {
-            for ((writer, partition), times) in &self.0 {
-                let Some(librdkafka) = writers.get(writer) else { continue };
-                let place = Place { librdkafka: *librdkafka, led_by_victim: mark.led.contains(partition) };
+            for ((doing, client, partition), times) in &self.0 {
+                let Some(librdkafka) = clients.get(&(*doing, *client)) else { continue };
+                let place = Place {
+                    what: mark.what.clone(),
+                    phase: mark.phase,
+                    doing: *doing,
+                    librdkafka: *librdkafka,
+                    led_by_victim: mark.led.contains(partition),
+                };
                 found.entry(place).or_default().push(longest(times, mark.at, mark.until));
             }
         }
         found.into_iter().map(|(place, gaps)| (place, Gaps::new(gaps))).collect()
     }
 
-    /// The longest time without an acknowledgement from `from` to `to`, of each of these writers in each partition.
-    pub(crate) fn quiet(&self, from: Nanos, to: Nanos, writers: &BTreeMap<u16, bool>) -> Gaps {
-        let of_writers = self.0.iter().filter(|((writer, _), _)| writers.contains_key(writer));
-        Gaps::new(of_writers.map(|(_, times)| longest(times, from, to)).collect())
+    /// The longest time without a sign from `from` to `to`, of each of these clients in each partition.
+    pub(crate) fn quiet(&self, from: Nanos, to: Nanos, clients: &Clients) -> BTreeMap<Doing, Gaps> {
+        let mut found: BTreeMap<Doing, Vec<Duration>> = BTreeMap::new();
+        for ((doing, client, _), times) in &self.0 {
+            if clients.contains_key(&(*doing, *client)) {
+                found.entry(*doing).or_default().push(longest(times, from, to));
+            }
+        }
+        found.into_iter().map(|(doing, gaps)| (doing, Gaps::new(gaps))).collect()
     }
 }
 
@@ -104,6 +178,7 @@ fn longest(times: &[Nanos], from: Nanos, to: Nanos) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Content;
     use crate::payload::RecordId;
 
     #[test]
@@ -121,30 +196,59 @@ mod tests {
         check(&[], 30, 130, 100);
     }
 
+    fn acked(writer: u16, partition: u16, at: Nanos) -> Event {
+        Event::Acked { id: RecordId { writer, partition, number: 0 }, offset: None, at }
+    }
+
+    fn read(reader: u16, partition: u16, at: Nanos) -> Event {
+        let content = Content::Record(RecordId { writer: 0, partition, number: 0 });
+        Event::Read { reader, partition, offset: 0, content, at }
+    }
+
+    fn mark(what: &str, phase: Phase, at: Nanos, until: Nanos) -> Mark {
+        Mark { what: what.to_owned(), phase, at, until, led: BTreeSet::from([0]) }
+    }
+
     #[test]
-    fn gaps_are_told_apart_by_client_and_leader() {
-        let acked = |writer, partition, at| {
-            let id = RecordId { writer, partition, number: 0 };
-            Event::Acked { id, offset: None, at }
-        };
-        let mut events = Vec::new();
-        for at in [0, 10, 20, 30, 40] {
-            events.push(acked(0, 1, at));
-        }
-        for at in [0, 10, 40] {
-            events.push(acked(0, 0, at));
-        }
+    fn gaps_are_told_apart_by_client_leader_and_what_it_does() {
+        let mut events: Vec<Event> = [0, 10, 20, 30, 40].map(|at| acked(0, 1, at)).into();
+        events.extend([0, 10, 40].map(|at| acked(0, 0, at)));
         events.extend([acked(9, 0, 0), acked(9, 0, 40), acked(50, 0, 0)]);
-        let mark = Mark { what: "kill".to_owned(), at: 12, until: 35, led: BTreeSet::from([0]) };
-        let gaps = Acks::of(&events).gaps(&[mark], &BTreeMap::from([(0, false), (9, true)]));
-        let worst = |librdkafka, led_by_victim| {
-            let found = gaps.get(&Place { librdkafka, led_by_victim });
-            found.map(|gaps| (gaps.count(), gaps.worst().as_nanos()))
+        // A reader of the same number as a writer is another client.
+        events.extend([0, 15, 40].map(|at| read(0, 0, at)));
+        let clients =
+            BTreeMap::from([((Doing::Writes, 0), false), ((Doing::Writes, 9), true), ((Doing::Reads, 0), false)]);
+        let gaps = Signs::of(&events).gaps(&[mark("kill", Phase::Fault, 12, 35)], &clients);
+        let worst = |doing, librdkafka, led_by_victim| {
+            let place = Place { what: "kill".to_owned(), phase: Phase::Fault, doing, librdkafka, led_by_victim };
+            gaps.get(&place).map(|gaps| (gaps.count(), gaps.worst().as_nanos()))
         };
-        assert_eq!(worst(false, true), Some((1, 30)));
-        assert_eq!(worst(false, false), Some((1, 10)));
-        assert_eq!(worst(true, true), Some((1, 40)));
-        assert_eq!(worst(true, false), None);
+        assert_eq!(worst(Doing::Writes, false, true), Some((1, 30)));
+        assert_eq!(worst(Doing::Writes, false, false), Some((1, 10)));
+        assert_eq!(worst(Doing::Writes, true, true), Some((1, 40)));
+        assert_eq!(worst(Doing::Writes, true, false), None);
+        assert_eq!(worst(Doing::Reads, false, true), Some((1, 25)));
+    }
+
+    #[test]
+    fn a_fault_and_its_end_are_told_apart() {
+        let events: Vec<Event> = [0, 10, 90, 100, 110, 120].map(|at| acked(0, 1, at)).into();
+        let marks = [mark("kill", Phase::Fault, 12, 95), mark("kill", Phase::Recovery, 101, 115)];
+        let gaps = Signs::of(&events).gaps(&marks, &BTreeMap::from([((Doing::Writes, 0), false)]));
+        let found: Vec<(String, u128)> =
+            gaps.iter().map(|(place, gaps)| (place.to_string(), gaps.worst().as_nanos())).collect();
+        let expected = [("kill: SDK writes, led by others", 80), ("end of kill: SDK writes, led by others", 10)];
+        assert_eq!(found, expected.map(|(place, gap)| (place.to_owned(), gap)));
+    }
+
+    #[test]
+    fn the_quiet_time_is_told_by_what_clients_do() {
+        let mut events: Vec<Event> = [0, 10, 30, 40].map(|at| acked(0, 0, at)).into();
+        events.extend([0, 40].map(|at| read(1, 0, at)));
+        let clients = BTreeMap::from([((Doing::Writes, 0), false), ((Doing::Reads, 1), false)]);
+        let quiet = Signs::of(&events).quiet(0, 40, &clients);
+        let worst: Vec<(Doing, u128)> = quiet.iter().map(|(doing, gaps)| (*doing, gaps.worst().as_nanos())).collect();
+        assert_eq!(worst, [(Doing::Writes, 20), (Doing::Reads, 40)]);
     }
 
     #[test]

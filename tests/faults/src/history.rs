@@ -31,7 +31,7 @@ pub(crate) enum Event {
     /// A reader begins at an offset, anew.
     Started { reader: u16, partition: u16, offset: u64 },
     /// A reader got what stands at an offset.
-    Read { reader: u16, partition: u16, offset: u64, content: Content },
+    Read { reader: u16, partition: u16, offset: u64, content: Content, at: Nanos },
     /// The end of what is committed, as a leader told it to somebody who asked at `asked`.
     Latest { partition: u16, offset: u64, asked: Nanos },
 }
@@ -47,6 +47,7 @@ struct State {
     events: Vec<Event>,
     progress: Progress,
     troubles: Vec<String>,
+    in_flight: BTreeMap<u16, u32>,
 }
 
 /// How far everybody is.
@@ -98,6 +99,23 @@ impl Recorder {
     /// Takes down what a client told about a failure that ended nothing.
     pub(crate) fn trouble(&self, text: String) {
         self.state().troubles.push(text);
+    }
+
+    /// What clients told about failures that ended nothing, so far.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.state().troubles.clone()
+    }
+
+    /// Takes down that a writer had so many requests under way at once.
+    pub(crate) fn in_flight(&self, writer: u16, count: u32) {
+        let mut state = self.state();
+        let most = state.in_flight.entry(writer).or_default();
+        *most = count.max(*most);
+    }
+
+    /// The most requests that each writer was seen to have under way at once: for one partition by the SDK, to one broker by librdkafka.
+    pub(crate) fn in_flight_most(&self) -> BTreeMap<u16, u32> {
+        self.state().in_flight.clone()
     }
 
     /// How far everybody is.

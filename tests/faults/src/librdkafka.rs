@@ -62,9 +62,10 @@ impl Librdkafka {
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let listener = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                match event(number, &line) {
-                    Some(event) => recorder.record(event),
-                    None => recorder.trouble(format!("client {number}: {line}")),
+                match (event(number, &line), in_flight(&line)) {
+                    (Some(event), _) => recorder.record(event),
+                    (None, Some(count)) => recorder.in_flight(number, count),
+                    (None, None) => recorder.trouble(format!("client {number}: {line}")),
                 }
                 if line.starts_with('U') {
                     recorder.trouble(format!("client {number}: {line}"));
@@ -102,6 +103,7 @@ fn event(number: u16, line: &str) -> Option<Event> {
         }
         "U" => Some(Event::Unknown { id: id()?, at: next()? }),
         "R" => {
+            let at = next()?;
             let name = line.rsplit(' ').next()?;
             let mut parts = name.split('/').map_while(|part| part.parse::<u32>().ok());
             let content = match (parts.next(), parts.next(), parts.next()) {
@@ -112,10 +114,15 @@ fn event(number: u16, line: &str) -> Option<Event> {
                 }),
                 _ => Content::Foreign(0),
             };
-            Some(Event::Read { reader: number, partition, offset: count, content })
+            Some(Event::Read { reader: number, partition, offset: count, content, at })
         }
         _ => None,
     }
+}
+
+/// Reads a line that tells how many requests are under way to one broker; `None` if it is none.
+fn in_flight(line: &str) -> Option<u32> {
+    line.strip_prefix("F ")?.parse().ok()
 }
 
 #[cfg(test)]
@@ -129,10 +136,12 @@ mod tests {
         check("S 2 5 77", Some(Event::Sent { id, at: 77 }));
         check("A 2 5 1000 78", Some(Event::Acked { id, offset: Some(1000), at: 78 }));
         check("U 2 5 79 _MSG_TIMED_OUT Local: Message timed out", Some(Event::Unknown { id, at: 79 }));
-        let read = |content| Some(Event::Read { reader: 10, partition: 2, offset: 1000, content });
-        check("R 2 1000 10/2/5", read(Content::Record(id)));
-        check("R 2 1000 !", read(Content::Foreign(0)));
+        let read = |content| Some(Event::Read { reader: 10, partition: 2, offset: 1000, content, at: 80 });
+        check("R 2 1000 80 10/2/5", read(Content::Record(id)));
+        check("R 2 1000 80 !", read(Content::Foreign(0)));
         check("E something", None);
         check("E 1 2", None);
+        check("F 5", None);
+        assert_eq!((in_flight("F 5"), in_flight("E 5"), in_flight("F five")), (Some(5), None, None));
     }
 }

@@ -11,6 +11,7 @@ mod gaps;
 mod history;
 mod hurts;
 mod librdkafka;
+mod limits;
 mod mixed;
 mod network;
 mod payload;
@@ -20,6 +21,7 @@ mod run;
 mod scenarios;
 mod stage;
 mod steps;
+mod transfers;
 
 use millpond_tests::tools::{Tool, skip};
 use network::Network;
@@ -121,7 +123,8 @@ async fn perform(asked: &Asked, network: Network) -> ExitCode {
             report.skipped.push((scenario.name, why));
             continue;
         }
-        let time = Duration::from_secs(60 * asked.minutes.unwrap_or(1));
+        let minutes = asked.minutes.unwrap_or(if asked.short { 1 } else { scenario.minutes });
+        let time = Duration::from_secs(60 * minutes);
         let settings = Settings { network: network.clone(), seed, short: asked.short, time, keep: asked.keep };
         report.outcomes.push(run::run(scenario, &settings).await);
     }

@@ -4,7 +4,8 @@ use crate::bucket::Gate;
 use crate::hurts::Hurt;
 use crate::network::Cut;
 use crate::stage::Stage;
-use crate::steps::{self, LONGER_THAN_THE_LEASE};
+use crate::steps::{self, LONGER_THAN_THE_LEASE, NO_ETCD};
+use crate::transfers;
 use rand::RngExt;
 use rand::seq::{IndexedRandom, SliceRandom};
 use std::time::Duration;
@@ -13,51 +14,77 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 enum Mix {
     One(Hurt),
+    /// Two brokers are cut off from each other.
+    Apart,
     Two,
     All,
     Graceful,
     FailedSync,
     EtcdLeader,
+    EtcdStopped,
     EtcdDown,
     Bucket(Gate),
+    FullDisk,
+    ClockJumps,
+    /// Replicas are taken away and made anew; a broker is killed in the middle.
+    Moves,
+    Transfers,
 }
 
-/// Draws a fault, does it and undoes it, for as long as the stage has time.
+/// Draws a fault, does it and undoes it, for as long as the stage has time: all kinds once in an order that is drawn, then any.
 pub(crate) async fn mixed(stage: &mut Stage) -> Result<(), String> {
     let end = tokio::time::Instant::now() + stage.time;
+    let mut first = kinds();
+    first.shuffle(&mut stage.random);
     while tokio::time::Instant::now() < end {
-        let other = stage.some_broker();
-        let kinds = [
-            (Mix::One(Hurt::Kill), 6),
-            (Mix::One(Hurt::Stop), 2),
-            (Mix::One(Hurt::Cut(Cut::Whole)), 2),
-            (Mix::One(Hurt::Cut(Cut::Outgoing)), 1),
-            (Mix::One(Hurt::Cut(Cut::Incoming)), 1),
-            (Mix::One(Hurt::Cut(Cut::From(other))), 2),
-            (Mix::One(Hurt::Wipe), 2),
-            (Mix::Two, 4),
-            (Mix::All, 2),
-            (Mix::Graceful, 2),
-            (Mix::FailedSync, 1),
-            (Mix::EtcdLeader, 2),
-            (Mix::EtcdDown, 1),
-            (Mix::Bucket(Gate::Shut), 1),
-            (Mix::Bucket(Gate::Silent), 1),
-        ];
-        let drawn = kinds.choose_weighted(&mut stage.random, |(_, weight)| *weight).expect("weights are above 0").0;
+        let drawn = match first.pop() {
+            Some((kind, _)) => kind,
+            None => {
+                let kinds = kinds();
+                kinds.choose_weighted(&mut stage.random, |(_, weight)| *weight).expect("weights are above 0").0
+            }
+        };
         carry_out(stage, drawn).await.map_err(|error| format!("{drawn:?}: {error}"))?;
     }
     Ok(())
 }
 
+fn kinds() -> Vec<(Mix, u32)> {
+    vec![
+        (Mix::One(Hurt::Kill), 6),
+        (Mix::One(Hurt::Stop), 2),
+        (Mix::One(Hurt::Cut(Cut::Whole)), 2),
+        (Mix::One(Hurt::Cut(Cut::Outgoing)), 1),
+        (Mix::One(Hurt::Cut(Cut::Incoming)), 1),
+        (Mix::Apart, 2),
+        (Mix::One(Hurt::Wipe), 2),
+        (Mix::Two, 4),
+        (Mix::All, 2),
+        (Mix::Graceful, 2),
+        (Mix::FailedSync, 1),
+        (Mix::EtcdLeader, 2),
+        (Mix::EtcdStopped, 1),
+        (Mix::EtcdDown, 1),
+        (Mix::Bucket(Gate::Shut), 1),
+        (Mix::Bucket(Gate::Silent), 1),
+        (Mix::FullDisk, 1),
+        (Mix::ClockJumps, 1),
+        (Mix::Moves, 2),
+        (Mix::Transfers, 2),
+    ]
+}
+
 async fn carry_out(stage: &mut Stage, drawn: Mix) -> Result<(), String> {
     let victim = stage.some_broker();
     match drawn {
-        // Nobody can be cut off from itself.
-        Mix::One(Hurt::Cut(Cut::From(other))) if other == victim => Ok(()),
         Mix::One(hurt) => {
             let least = if hurt == Hurt::Kill { Duration::ZERO } else { LONGER_THAN_THE_LEASE };
             steps::hurt_one(stage, victim, hurt, least).await
+        }
+        Mix::Apart => {
+            let size = stage.fleet.size();
+            let other = (victim + stage.random.random_range(1..size)) % size;
+            steps::hurt_one(stage, victim, Hurt::Cut(Cut::From(other)), LONGER_THAN_THE_LEASE).await
         }
         Mix::Two => hurt_two(stage).await,
         Mix::All => steps::kill_all(stage).await,
@@ -71,11 +98,20 @@ async fn carry_out(stage: &mut Stage, drawn: Mix) -> Result<(), String> {
             stage.fleet.etcd.restart(leader).await;
             Ok(())
         }
+        Mix::EtcdStopped => {
+            let leader = stage.fleet.etcd.leader().await;
+            stage.mark("SIGSTOP of etcd's leader", &[]).await?;
+            stage.fleet.etcd.pause(leader);
+            let hurt = steps::hurt_one(stage, victim, Hurt::Kill, LONGER_THAN_THE_LEASE).await;
+            stage.fleet.etcd.resume(leader);
+            hurt?;
+            stage.served().await
+        }
         Mix::EtcdDown => {
-            stage.mark("no etcd", &[]).await?;
+            stage.mark(NO_ETCD, &[]).await?;
             (0..stage.fleet.etcd.size()).for_each(|member| stage.fleet.etcd.kill(member));
-            stage.last(LONGER_THAN_THE_LEASE).await;
-            stage.served().await.map_err(|error| format!("rule B5: {error}"))?;
+            stage.goes_on_for(LONGER_THAN_THE_LEASE).await.map_err(|error| format!("rule B5: {error}"))?;
+            stage.mark_end(NO_ETCD, &[]).await?;
             stage.fleet.etcd.restart_all().await;
             stage.served().await
         }
@@ -90,6 +126,13 @@ async fn carry_out(stage: &mut Stage, drawn: Mix) -> Result<(), String> {
             stage.fleet.restart(victim).await?;
             stage.in_sync().await
         }
+        Mix::FullDisk => steps::full_disk(stage, victim).await,
+        Mix::ClockJumps => steps::clock_jumps(stage, victim).await,
+        Mix::Moves => {
+            let kill = async |stage: &mut Stage| steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await;
+            transfers::move_replicas(stage, kill).await
+        }
+        Mix::Transfers => transfers::all_round(stage).await,
     }
 }
 

@@ -3,11 +3,12 @@
 use crate::checker::{self, Run, Verdict};
 use crate::clock::{between, now};
 use crate::finale;
-use crate::gaps::{Acks, Gaps, Place};
+use crate::gaps::{Doing, Gaps, Phase, Place, Signs};
 use crate::history::{Event, Logs};
+use crate::limits::{self, Judgement};
 use crate::pipeline::{self, Summary};
-use crate::scenarios::{Limit, Scenario};
-use crate::stage::{READERS, Settings, Stage, writers};
+use crate::scenarios::Scenario;
+use crate::stage::{READERS, Settings, Stage, measured, writers};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,10 +28,14 @@ pub(crate) struct Outcome {
     pub(crate) broken: Vec<String>,
     /// The faults, by what was done, and how often.
     pub(crate) faults: BTreeMap<String, u64>,
-    /// Times without an acknowledgement around faults.
+    /// Times without an acknowledgement, or without a record to read, around faults.
     pub(crate) gaps: BTreeMap<Place, Gaps>,
     /// The same of a time without faults: what the machine itself does.
-    pub(crate) quiet: Gaps,
+    pub(crate) quiet: BTreeMap<Doing, Gaps>,
+    /// Whether those around faults are within the scenario's limits.
+    pub(crate) limits: Judgement,
+    /// The most requests that each writer was seen to have under way at once.
+    pub(crate) in_flight: BTreeMap<u16, u32>,
     /// What clients told of failures: how many, and the first.
     pub(crate) troubles: (usize, Vec<String>),
     /// Where everything was left, if something is wrong.
@@ -38,7 +43,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every promise was kept, to the end.
+    /// Whether every promise that was judged was kept, to the end. Limits that were not judged are told by `limits`.
     pub(crate) fn holds(&self) -> bool {
         self.failure.is_none() && self.broken.is_empty() && self.verdict.as_ref().is_some_and(Verdict::holds)
     }
@@ -61,7 +66,9 @@ pub(crate) async fn run(scenario: &'static Scenario, settings: &Settings) -> Out
         broken: Vec::new(),
         faults: BTreeMap::new(),
         gaps: BTreeMap::new(),
-        quiet: Gaps::default(),
+        quiet: BTreeMap::new(),
+        limits: Judgement::Unlimited,
+        in_flight: BTreeMap::new(),
         troubles: (0, Vec::new()),
         kept: None,
     };
@@ -84,22 +91,34 @@ async fn perform(scenario: &'static Scenario, settings: &Settings, mut stage: St
         }
         Err(error) => outcome.failure = Some(error),
     }
-    outcome.broken = std::mem::take(&mut stage.broken);
-    for mark in &stage.marks {
+    outcome.in_flight = stage.recorder.in_flight_most();
+    for writer in writers().into_keys() {
+        let (seen, least) = (outcome.in_flight.get(&writer).copied().unwrap_or_default(), scenario.in_flight);
+        stage.expect(outcome.failure.is_some() || seen >= least, || {
+            format!(
+                "writer {writer} was seen with {seen} requests under way at once: {least} were to be put to the test"
+            )
+        });
+    }
+    for mark in stage.marks.iter().filter(|mark| mark.phase == Phase::Fault) {
         *outcome.faults.entry(mark.what.clone()).or_default() += 1;
     }
-    let acks = Acks::of(&events);
+    let signs = Signs::of(&events);
     stage.marks.retain(|mark| mark.until > 0);
     for mark in &stage.marks {
-        for (place, gaps) in acks.gaps(std::slice::from_ref(mark), &writers()) {
-            stage.tell(&format!("{}: {place}: {:?} without an acknowledgement", mark.what, gaps.worst()));
+        for (place, gaps) in signs.gaps(std::slice::from_ref(mark), &measured()) {
+            stage.tell(&format!("{place}: {:?} without a sign", gaps.worst()));
         }
     }
-    outcome.gaps = acks.gaps(&stage.marks, &writers());
-    outcome.quiet = acks.quiet(stage.quiet.0, stage.quiet.1, &writers());
-    // The short form runs beside other tests: it tells how long things took, and judges only what was written and read.
-    if let Some(limit) = scenario.limit.filter(|_| !settings.short) {
-        outcome.broken.extend(over(limit, &outcome.gaps, &outcome.quiet));
+    outcome.gaps = signs.gaps(&stage.marks, &measured());
+    outcome.quiet = signs.quiet(stage.quiet.0, stage.quiet.1, &measured());
+    outcome.limits = match settings.short && !scenario.limits.is_empty() {
+        true => Judgement::NotJudged("the short form runs beside other tests".to_owned()),
+        false => limits::judge(scenario.limits, &outcome.gaps, &outcome.quiet),
+    };
+    outcome.broken = std::mem::take(&mut stage.broken);
+    if let Judgement::Exceeded(exceeded) = &outcome.limits {
+        outcome.broken.extend(exceeded.iter().cloned());
     }
     outcome.troubles.0 = troubles.len();
     troubles.truncate(TROUBLES_MAX);
@@ -132,25 +151,6 @@ async fn play(scenario: &Scenario, stage: &mut Stage) -> Result<(Logs, Option<Su
         stage.broken.push(format!("out of the bucket: {difference}"));
     }
     Ok((logs, Some(summary)))
-}
-
-/// A machine on which even undisturbed acknowledgements stay away for so long tells nothing about limits.
-const CALM: Duration = Duration::from_millis(150);
-
-/// Where the limit is exceeded, as our own client sees it: others wait for what is silent by timeouts of theirs.
-fn over(limit: Limit, gaps: &BTreeMap<Place, Gaps>, quiet: &Gaps) -> Vec<String> {
-    if quiet.worst() > CALM {
-        return Vec::new();
-    }
-    let look = |(place, gaps): (&Place, &Gaps)| {
-        let (what, found, most) = match limit {
-            Limit::Median(most) => ("half of the times", gaps.per_mille(500), most),
-            Limit::Worst(most) => ("the longest time", gaps.worst(), most),
-        };
-        (found > most)
-            .then(|| format!("{place}: {what} without an acknowledgement: {found:?}, at most {most:?} allowed"))
-    };
-    gaps.iter().filter(|(place, _)| !place.librdkafka).filter_map(look).collect()
 }
 
 fn judge(events: &[Event], logs: &Logs) -> Verdict {

@@ -3,11 +3,13 @@
 use crate::bucket::Gate;
 use crate::fleet::{FAKETIME, FleetOptions};
 use crate::hurts::Hurt;
+use crate::limits::{Bound, Limit, Whose};
 use crate::mixed;
 use crate::network::{self, Cut, Network};
 use crate::pipeline;
 use crate::stage::Stage;
-use crate::steps::{self, LONGER_THAN_THE_LEASE};
+use crate::steps::{self, LONGER_THAN_THE_LEASE, NO_ETCD};
+use crate::transfers;
 use millpond_tests::tools::Tool;
 use rand::seq::SliceRandom;
 use std::future::Future;
@@ -27,8 +29,12 @@ pub(crate) struct Scenario {
     pub(crate) options: fn() -> FleetOptions,
     /// What it needs besides.
     pub(crate) needs: &'static [Need],
-    /// How long acknowledgements may stay away, on a machine that is calm.
-    pub(crate) limit: Option<Limit>,
+    /// How long acknowledgements and records may stay away.
+    pub(crate) limits: &'static [Limit],
+    /// How many requests of each writer have to be seen under way at once, or the run has not put to the test what it is for.
+    pub(crate) in_flight: u32,
+    /// How long it does what it does by time, if nobody says.
+    pub(crate) minutes: u64,
     /// What it does.
     pub(crate) script: Script,
 }
@@ -46,15 +52,6 @@ pub(crate) enum Need {
     File(&'static str),
 }
 
-/// A bound on the times without an acknowledgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// On their median.
-    Median(Duration),
-    /// On the longest.
-    Worst(Duration),
-}
-
 /// Section 8 of the rules: a broker's lease, and what an election may take beyond it.
 const SILENT: Duration = Duration::from_secs(6 + 2);
 
@@ -64,19 +61,44 @@ const APART: Duration = Duration::from_secs(4);
 /// Rule E1a: what it takes the last broker to find the others gone. A lease that was just about to be renewed would last 4 s more.
 const LEFT_ALONE: Duration = Duration::from_secs(3);
 
+/// A process that ends is noticed at once, by its connections: half of the times are over within this.
+const KILLED: Duration = Duration::from_secs(2);
+
+/// Who hands over what it leads before it ends holds up nobody for longer.
+const HANDED_OVER: Duration = Duration::from_millis(500);
+
+/// The same where every partition is handed over at once.
+const ALL_HANDED_OVER: Duration = Duration::from_secs(1);
+
+/// Where nothing that a record passes through is hurt nobody waits for anything; this is for a machine that has other things to do.
+const UNTOUCHED: Duration = Duration::from_secs(2);
+
+/// As many requests as an idempotent writer has under way at most: it gets there wherever acknowledgements stay away for longer.
+const IN_FLIGHT_ALL: u32 = 5;
+
+/// On all faults of a scenario.
+const fn within(bound: Bound) -> Limit {
+    Limit { fault: None, whose: Whose::SdkWrites, bound }
+}
+
+/// On a fault that nobody is to notice, for as long as it lasts (rule B5).
+const fn unnoticed(fault: &'static str) -> Limit {
+    Limit { fault: Some(fault), whose: Whose::Everybody, bound: Bound::Worst(UNTOUCHED) }
+}
+
 /// All of them, in the order in which they run.
 pub(crate) static ALL: &[Scenario] = &[
     Scenario {
         name: "kill-leader",
         about: "kill -9 of a broker that leads, again and again",
-        limit: Some(Limit::Median(Duration::from_secs(2))),
+        limits: &[within(Bound::Median(KILLED))],
         script: |stage| Box::pin(kill_leader(stage)),
         ..PLAIN
     },
     Scenario {
         name: "kill-follower",
         about: "kill -9 of the broker that leads least",
-        limit: Some(Limit::Median(Duration::from_secs(2))),
+        limits: &[within(Bound::Median(KILLED))],
         script: |stage| Box::pin(kill_follower(stage)),
         ..PLAIN
     },
@@ -95,14 +117,15 @@ pub(crate) static ALL: &[Scenario] = &[
     Scenario {
         name: "graceful",
         about: "SIGTERM of each broker in turn, as in a rolling restart: no produce fails",
-        limit: Some(Limit::Worst(Duration::from_millis(500))),
+        limits: &[within(Bound::Worst(HANDED_OVER))],
         script: |stage| Box::pin(graceful(stage)),
         ..PLAIN
     },
     Scenario {
         name: "stop-leader",
         about: "SIGSTOP of a leader for longer than its lease: it wakes up and leads nothing",
-        limit: Some(Limit::Worst(SILENT)),
+        limits: &[within(Bound::Worst(SILENT))],
+        in_flight: IN_FLIGHT_ALL,
         script: |stage| Box::pin(hurt_leaders(stage, Hurt::Stop)),
         ..PLAIN
     },
@@ -110,7 +133,8 @@ pub(crate) static ALL: &[Scenario] = &[
         name: "cut-network",
         about: "a leader is cut off from everybody for longer than its lease",
         needs: &[Need::Namespaces],
-        limit: Some(Limit::Worst(SILENT)),
+        limits: &[within(Bound::Worst(SILENT))],
+        in_flight: IN_FLIGHT_ALL,
         script: |stage| Box::pin(hurt_leaders(stage, Hurt::Cut(Cut::Whole))),
         ..PLAIN
     },
@@ -118,7 +142,8 @@ pub(crate) static ALL: &[Scenario] = &[
         name: "cut-one-way",
         about: "a leader hears everybody and is not heard, or is heard and does not hear",
         needs: &[Need::Namespaces],
-        limit: Some(Limit::Worst(SILENT)),
+        limits: &[within(Bound::Worst(SILENT))],
+        in_flight: IN_FLIGHT_ALL,
         script: |stage| Box::pin(cut_one_way(stage)),
         ..PLAIN
     },
@@ -126,7 +151,8 @@ pub(crate) static ALL: &[Scenario] = &[
         name: "cut-pair",
         about: "two brokers cannot reach each other; everybody else can reach both",
         needs: &[Need::Namespaces],
-        limit: Some(Limit::Worst(APART)),
+        limits: &[within(Bound::Worst(APART))],
+        in_flight: IN_FLIGHT_ALL,
         script: |stage| Box::pin(cut_pair(stage)),
         ..PLAIN
     },
@@ -153,9 +179,10 @@ pub(crate) static ALL: &[Scenario] = &[
     },
     Scenario {
         name: "bucket-down",
-        about: "the bucket refuses, then says nothing, for minutes: what is written goes on",
+        about: "the bucket refuses, then says nothing, for minutes: acks=all and reads go on throughout",
         options: || FleetOptions { s3: true, ..FleetOptions::default() },
         needs: &[Need::Tool(Tool::LocalStack)],
+        limits: &[unnoticed(BUCKET_REFUSES), unnoticed(BUCKET_SILENT)],
         script: |stage| Box::pin(bucket_down(stage)),
         ..PLAIN
     },
@@ -168,13 +195,15 @@ pub(crate) static ALL: &[Scenario] = &[
     },
     Scenario {
         name: "etcd-restart",
-        about: "kill -9 of the only etcd, which comes back at once",
+        about: "kill -9 of the only etcd, which comes back at once: acks=all and reads go on",
+        limits: &[unnoticed(NO_ETCD)],
         script: |stage| Box::pin(etcd_down(stage, Duration::ZERO, Duration::ZERO)),
         ..PLAIN
     },
     Scenario {
         name: "etcd-down",
-        about: "no etcd for five minutes (a short run: 20 s): acks=all and reads go on (rule B5)",
+        about: "no etcd for five minutes (a short run: 20 s): acks=all and reads go on throughout (rule B5)",
+        limits: &[unnoticed(NO_ETCD)],
         script: |stage| Box::pin(etcd_down(stage, Duration::from_secs(20), Duration::from_secs(300))),
         ..PLAIN
     },
@@ -186,14 +215,36 @@ pub(crate) static ALL: &[Scenario] = &[
         script: |stage| Box::pin(clock_jump(stage)),
         ..PLAIN
     },
+    Scenario {
+        name: "move-leaders",
+        about: "every partition gets another leader every 2 s, for five minutes (a short run: 20 s): nothing is out of order",
+        options: || FleetOptions { tick: Duration::from_millis(30), workers: 3, ..FleetOptions::default() },
+        limits: &[within(Bound::Worst(ALL_HANDED_OVER))],
+        script: |stage| Box::pin(transfers::move_leaders(stage)),
+        ..PLAIN
+    },
+    Scenario {
+        name: "ping-pong",
+        about: "100 partitions are led by one broker after the other, round and round: no round takes longer than those before",
+        script: |stage| Box::pin(transfers::ping_pong(stage)),
+        ..PLAIN
+    },
 ];
 
 /// Faults of all kinds one after the other and two at once, by seed, for as long as is asked for.
 pub(crate) static MIXED: Scenario = Scenario {
     name: "mixed",
-    about: "faults of all kinds, by seed",
-    options: || FleetOptions { etcd: 3, s3: true, ..FleetOptions::default() },
-    needs: &[Need::Namespaces, Need::Program("strace"), Need::Tool(Tool::LocalStack)],
+    about: "faults of all kinds, each once and then by seed, for ten minutes (a short run: one)",
+    options: || FleetOptions {
+        etcd: 3,
+        s3: true,
+        clocks: true,
+        disk: Some("400m"),
+        wal: "256MiB",
+        ..FleetOptions::default()
+    },
+    needs: &[Need::Namespaces, Need::Program("strace"), Need::Tool(Tool::LocalStack), Need::File(FAKETIME)],
+    minutes: 10,
     script: |stage| Box::pin(mixed::mixed(stage)),
     ..PLAIN
 };
@@ -203,9 +254,15 @@ pub(crate) static PIPELINE: Scenario = Scenario {
     name: "pipeline",
     about: "a read-process-write pipeline under faults of brokers, coordinators, workers and etcd, by seed: every output once",
     options: || FleetOptions { etcd: 3, tick: Duration::from_millis(100), workers: 3, ..FleetOptions::default() },
+    // Its writers pause for longer than most answers take.
+    in_flight: 1,
     script: |stage| Box::pin(pipeline::script::pipeline(stage)),
     ..PLAIN
 };
+
+/// Names of outages that limits are on.
+const BUCKET_REFUSES: &str = "bucket refuses";
+const BUCKET_SILENT: &str = "bucket says nothing";
 
 /// What most have in common.
 const PLAIN: Scenario = Scenario {
@@ -213,7 +270,9 @@ const PLAIN: Scenario = Scenario {
     about: "",
     options: FleetOptions::default,
     needs: &[],
-    limit: None,
+    limits: &[],
+    in_flight: 2,
+    minutes: 1,
     script: |_| Box::pin(async { Ok(()) }),
 };
 
@@ -323,32 +382,9 @@ async fn graceful(stage: &mut Stage) -> Result<(), String> {
 async fn full_disk(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 3) {
         let victim = stage.some_leader().await?;
-        stage.mark("full disk", &[victim]).await?;
-        let ballast = stage.fleet.data_dir(victim).join("ballast");
-        fill(&ballast).map_err(|error| format!("`{}`: {error}", ballast.display()))?;
-        // More than the files hold that are there already.
-        let bulk = stage.write_bulk(160 << 20).await?;
-        stage.last(LONGER_THAN_THE_LEASE).await;
-        std::fs::remove_file(&ballast).map_err(|error| error.to_string())?;
-        stage.served().await?;
-        bulk.await.map_err(|error| error.to_string())?;
-        stage.in_sync().await?;
+        steps::full_disk(stage, victim).await?;
     }
     Ok(())
-}
-
-/// Writes a file until the disk has no room.
-fn fill(file: &std::path::Path) -> std::io::Result<()> {
-    use std::io::{ErrorKind, Write};
-    let mut file = std::fs::File::create(file)?;
-    let piece = vec![0; 1 << 16];
-    loop {
-        match file.write_all(&piece) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 async fn fsync_error(stage: &mut Stage) -> Result<(), String> {
@@ -361,13 +397,14 @@ async fn fsync_error(stage: &mut Stage) -> Result<(), String> {
 
 async fn bucket_down(stage: &mut Stage) -> Result<(), String> {
     let time = lasting(stage, Duration::from_secs(15), Duration::from_secs(120));
-    for (what, gate) in [("bucket refuses", Gate::Shut), ("bucket says nothing", Gate::Silent)] {
+    for (what, gate) in [(BUCKET_REFUSES, Gate::Shut), (BUCKET_SILENT, Gate::Silent)] {
         stage.mark(what, &[]).await?;
         stage.fleet.bucket.set(gate);
-        stage.last(time).await;
-        stage.served().await.map_err(|error| format!("{what}: {error}"))?;
+        stage.goes_on_for(time).await.map_err(|error| format!("{what}: {error}"))?;
+        stage.mark_end(what, &[]).await?;
         stage.fleet.bucket.set(Gate::Open);
         stage.more(50).await?;
+        stage.served().await?;
     }
     Ok(())
 }
@@ -382,22 +419,21 @@ async fn etcd_leader(stage: &mut Stage) -> Result<(), String> {
         // Whoever leads now has to do what only etcd can record.
         let victim = stage.some_leader().await?;
         steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        stage.mark_end("kill -9 of etcd's leader", &[]).await?;
         stage.fleet.etcd.restart(leader).await;
         stage.more(20).await?;
+        stage.served().await?;
     }
     Ok(())
 }
 
 async fn etcd_down(stage: &mut Stage, short: Duration, long: Duration) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, if long.is_zero() { 5 } else { 1 }) {
-        stage.mark("no etcd", &[]).await?;
+        stage.mark(NO_ETCD, &[]).await?;
         stage.fleet.etcd.kill(0);
-        stage.last(lasting(stage, short, long)).await;
-        stage.served().await.map_err(|error| format!("rule B5: without etcd: {error}"))?;
-        let before = stage.recorder.progress();
-        stage.more(20).await?;
-        stage.read_since(&before).await.map_err(|error| format!("rule B5: without etcd: {error}"))?;
-        stage.mark("etcd is back", &[]).await?;
+        let time = lasting(stage, short, long);
+        stage.goes_on_for(time).await.map_err(|error| format!("rule B5: without etcd: {error}"))?;
+        stage.mark_end(NO_ETCD, &[]).await?;
         stage.fleet.etcd.restart(0).await;
         stage.served().await?;
         // And it elects again.
@@ -410,12 +446,7 @@ async fn etcd_down(stage: &mut Stage, short: Duration, long: Duration) -> Result
 async fn clock_jump(stage: &mut Stage) -> Result<(), String> {
     for _ in 0..rounds(stage, 1, 3) {
         for broker in 0..stage.fleet.size() {
-            for seconds in [3600, -3600, 0] {
-                stage.mark("clock jumps", &[broker]).await?;
-                stage.fleet.set_clock(broker, seconds);
-                stage.more(50).await?;
-                stage.served().await?;
-            }
+            steps::clock_jumps(stage, broker).await?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 use crate::clients::{self, PARTITIONS, TOPIC};
 use crate::clock::{Nanos, now};
 use crate::fleet::{Fleet, FleetOptions, PATIENCE, POLL};
-use crate::gaps::Mark;
+use crate::gaps::{Clients, Doing, Mark, Phase};
 use crate::history::{Event, Progress, Recorder};
 use crate::librdkafka::{Librdkafka, Role};
 use crate::network::Network;
@@ -32,9 +32,19 @@ const LOOKING_BACK: std::ops::Range<u16> = 20..24;
 /// Records of each writer that have to be acknowledged in each partition before it counts as served again.
 const SERVED: u32 = 5;
 
+/// Whoever gets no further for so long stands still, however busy the machine is.
+const STANDSTILL: Duration = Duration::from_secs(15);
+
 /// The writers whose acknowledgements are measured, and whether they are librdkafka's.
 pub(crate) fn writers() -> BTreeMap<u16, bool> {
     SDK_WRITERS.iter().map(|writer| (*writer, false)).chain([(LIBRDKAFKA_WRITER, true)]).collect()
+}
+
+/// The clients that are measured: the writers, and the readers that read everything once.
+pub(crate) fn measured() -> Clients {
+    let [by_sdk, by_librdkafka] = READERS;
+    let readers = [((Doing::Reads, by_sdk), false), ((Doing::Reads, by_librdkafka), true)];
+    writers().into_iter().map(|(writer, librdkafka)| ((Doing::Writes, writer), librdkafka)).chain(readers).collect()
 }
 
 /// How a scenario is run.
@@ -150,10 +160,22 @@ impl Stage {
 
     /// Marks that something is about to be done to these brokers. The next `served` ends it.
     pub(crate) async fn mark(&mut self, what: impl Into<String>, victims: &[usize]) -> Result<(), String> {
+        self.note(what.into(), Phase::Fault, victims).await
+    }
+
+    /// Marks that what was done to these brokers is about to be undone; so long it lasted. The next `served` ends the mark.
+    pub(crate) async fn mark_end(&mut self, what: impl Into<String>, victims: &[usize]) -> Result<(), String> {
+        let (what, until) = (what.into(), now());
+        let begun = self.marks.iter_mut().rfind(|mark| mark.phase == Phase::Fault && mark.what == what);
+        begun.into_iter().for_each(|mark| mark.until = until);
+        self.note(what, Phase::Recovery, victims).await
+    }
+
+    async fn note(&mut self, what: String, phase: Phase, victims: &[usize]) -> Result<(), String> {
         let led = self.led_by(victims).await?;
-        let what = what.into();
-        self.tell(&format!("{what}, of brokers {victims:?}, which lead {led:?}"));
-        self.marks.push(Mark { what, at: now(), until: 0, led });
+        let mark = Mark { what, phase, at: now(), until: 0, led };
+        self.tell(&format!("{mark}, of brokers {victims:?}, which lead {:?}", mark.led));
+        self.marks.push(mark);
         Ok(())
     }
 
@@ -236,6 +258,28 @@ impl Stage {
             positions.all(|(at, position)| progress.positions.get(at).is_some_and(|now| now > position))
         };
         self.until("readers go on in every partition", further).await
+    }
+
+    /// Lets things be as they are for a while, in which everything goes on: again and again, all writers and readers get further in
+    /// every partition.
+    ///
+    /// # Errors
+    /// One stands still.
+    pub(crate) async fn goes_on_for(&mut self, time: Duration) -> Result<(), String> {
+        let begun = tokio::time::Instant::now();
+        loop {
+            let on = async {
+                let before = self.recorder.progress();
+                self.more(SERVED).await?;
+                self.read_since(&before).await
+            };
+            let on = tokio::time::timeout(STANDSTILL, on).await;
+            on.unwrap_or_else(|_| Err(format!("somebody stands still for {STANDSTILL:?}")))
+                .map_err(|error| format!("{:.0?} after it began: {error}", begun.elapsed()))?;
+            if begun.elapsed() >= time {
+                return Ok(());
+            }
+        }
     }
 
     /// Writes about so many bytes of large records, spread over all partitions, in the background.
@@ -336,6 +380,12 @@ impl Stage {
             client.stop().await?;
         }
         Ok(())
+    }
+
+    /// What clients told of failures so far with one of these words in it.
+    pub(crate) fn told_of(&self, words: &[&str]) -> Vec<String> {
+        let troubles = self.recorder.troubles().into_iter().chain(self.pipeline.iter().flat_map(Pipeline::troubles));
+        troubles.filter(|text| words.iter().any(|word| text.contains(word))).collect()
     }
 
     /// All that was taken down.

@@ -134,8 +134,10 @@ fn batches_are_numbered_in_order_and_at_most_five_are_in_flight() {
     let first = bench.send();
     assert_eq!(numbers(&first), [(0, 0, 1), (0, 1, 2), (0, 3, 3), (0, 6, 4), (0, 10, 5)]);
     assert!(bench.send().is_empty());
+    assert_eq!(bench.lane.in_flight(), 5);
     bench.ok(first[0], 100);
     bench.ok(first[1], 101);
+    assert_eq!(bench.lane.in_flight(), 3);
     let second = bench.send();
     assert_eq!(numbers(&second), [(0, 15, 6), (0, 21, 7)]);
     for (sent, base) in first[2..].iter().chain(&second).zip([103, 106, 110, 115, 121]) {

@@ -21,7 +21,7 @@ fn kept() -> (Vec<Event>, Logs) {
         events.push(Event::Sent { id, at });
         events.push(Event::Acked { id, offset: Some(offset), at: at + 5 });
         events.push(Event::Latest { partition: 0, offset: offset + 1, asked: at + 6 });
-        events.push(Event::Read { reader: READER, partition: 0, offset, content });
+        events.push(Event::Read { reader: READER, partition: 0, offset, content, at: 0 });
         log.push((offset, content));
     }
     (events, BTreeMap::from([(0, log)]))
@@ -118,7 +118,7 @@ fn a_record_written_twice_is_a_duplicate() {
         |events, log| {
             let content = Content::Record(id(4));
             log.push((5, content));
-            events.push(Event::Read { reader: READER, partition: 0, offset: 5, content });
+            events.push(Event::Read { reader: READER, partition: 0, offset: 5, content, at: 0 });
         },
         [(Kind::Duplicate, 1), (Kind::Reordered, 1)],
     );
@@ -138,7 +138,7 @@ fn records_that_changed_places_are_reordered() {
             events.splice(1..1, (0..5).map(|number| Event::Sent { id: id(number), at: 0 }));
             (log[1].1, log[2].1) = (log[2].1, log[1].1);
             for (offset, content) in log.iter() {
-                events.push(Event::Read { reader: READER, partition: 0, offset: *offset, content: *content });
+                events.push(Event::Read { reader: READER, partition: 0, offset: *offset, content: *content, at: 0 });
             }
         },
         [(Kind::Reordered, 1)],
@@ -163,7 +163,7 @@ fn a_record_before_one_that_was_acknowledged_earlier_breaks_real_time() {
             events.push(Event::Sent { id: other, at: 100 });
             events.push(Event::Acked { id: other, offset: Some(0), at: 101 });
             for (offset, content) in log.iter() {
-                events.push(Event::Read { reader: READER, partition: 0, offset: *offset, content: *content });
+                events.push(Event::Read { reader: READER, partition: 0, offset: *offset, content: *content, at: 0 });
             }
         },
         [(Kind::Realtime, 1)],
@@ -185,7 +185,7 @@ fn refused_and_there_is_resurrected() {
 fn what_nobody_sent_is_a_phantom() {
     let read_too = |events: &mut Vec<Event>, log: &mut Vec<(u64, Content)>, content| {
         log.push((5, content));
-        events.push(Event::Read { reader: READER, partition: 0, offset: 5, content });
+        events.push(Event::Read { reader: READER, partition: 0, offset: 5, content, at: 0 });
     };
     check_changed(|events, log| read_too(events, log, Content::Foreign(1)), [(Kind::Phantom, 1)]);
     check_changed(|events, log| read_too(events, log, Content::Record(id(99))), [(Kind::Phantom, 1)]);
@@ -206,7 +206,8 @@ fn two_contents_at_one_offset_are_inconsistent() {
     check_changed(
         |events, _| {
             let place = read(events, 2);
-            events[place] = Event::Read { reader: READER, partition: 0, offset: 2, content: Content::Foreign(1) };
+            events[place] =
+                Event::Read { reader: READER, partition: 0, offset: 2, content: Content::Foreign(1), at: 0 };
         },
         [(Kind::Inconsistent, 1)],
     );
@@ -225,7 +226,7 @@ fn acknowledged_elsewhere_than_it_is_has_moved() {
 
 #[test]
 fn readers_go_forward_without_gaps() {
-    let again = Event::Read { reader: READER, partition: 0, offset: 1, content: Content::Record(id(1)) };
+    let again = Event::Read { reader: READER, partition: 0, offset: 1, content: Content::Record(id(1)), at: 0 };
     check_changed(
         |events, _| {
             let place = read(events, 2);
@@ -255,7 +256,8 @@ fn offsets_that_nobody_can_read_are_a_gap() {
             let place = position(events, |event| matches!(event, Event::Latest { offset: 5, .. }));
             events[place] = Event::Latest { partition: 0, offset: 10, asked: 46 };
             let place = read(events, 4);
-            events[place] = Event::Read { reader: READER, partition: 0, offset: 9, content: Content::Record(id(4)) };
+            events[place] =
+                Event::Read { reader: READER, partition: 0, offset: 9, content: Content::Record(id(4)), at: 0 };
         },
         [(Kind::Skipped, 1), (Kind::Gap, 1)],
     );

@@ -1,9 +1,11 @@
-//! A large group on three brokers: members join, are restarted and crash; their histories are checked.
+//! A large group on three brokers: members join, are restarted and crash; their histories are checked, and that nobody waits for a
+//! rebalance who has no part in it.
 //!
-//! `MILLPOND_GROUP_MEMBERS=100` asks for the size of the published figures; three partitions each.
+//! `MILLPOND_GROUP_MEMBERS=100` asks for the size of the published figures (`tests/run group`); three partitions each.
 
 use super::*;
 use futures::StreamExt;
+use millpond_sdk::{Consumer, ConsumerConfig, StartAt};
 use millpond_tests::fleet::{Fleet, FleetOptions};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +17,9 @@ use tokio_util::sync::CancellationToken;
 const TOPIC: &str = "t";
 /// Members of the suite's run.
 const MEMBERS: usize = 20;
+/// How much longer than without a rebalance a record may be on its way during one, in a partition that stays where it is. A group that
+/// stops as a whole does so until its last member has heard of it: for a heartbeat's interval at least, and mostly for several.
+const STOPS_AT_MOST: Duration = Duration::from_millis(500);
 /// How often a record is written to each partition.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -56,6 +61,24 @@ struct Delays {
     since: Duration,
     /// The longest of each partition.
     longest: BTreeMap<u32, Duration>,
+    /// When the newest record was written that a member has read, of each partition.
+    newest: BTreeMap<u32, Duration>,
+    /// The longest to a reader that is in no group: what brokers and machine do by themselves.
+    outside: Duration,
+    /// When the newest record was written that this one has read, of each partition.
+    newest_outside: BTreeMap<u32, Duration>,
+}
+
+impl Delays {
+    /// How long records of a partition were on their way at most, or have been that nobody has read yet.
+    fn of(&self, partition: u32, now: Duration) -> Duration {
+        let read = self.longest.get(&partition).copied().unwrap_or_default();
+        let last = self.newest.get(&partition).copied().unwrap_or_default();
+        let is_behind = self.newest_outside.get(&partition).is_some_and(|there| *there > last);
+        // The next one was written a tick after the last.
+        let waiting = if is_behind { now.saturating_sub(last.max(self.since) + TICK) } else { Duration::ZERO };
+        read.max(waiting)
+    }
 }
 
 impl World {
@@ -176,18 +199,48 @@ async fn consume(ear: Ear, bootstrap: String, stop: CancellationToken) {
             record = consumer.next() => record.expect("it does not end").expect("readers follow their leaders"),
             () = stop.cancelled() => break,
         };
-        let written = Duration::from_micros(
-            std::str::from_utf8(record.value.as_ref().expect("a value")).expect("text").parse().expect("a number"),
-        );
+        let written = written(record.value.as_ref());
         let delay = ear.world.begun.elapsed().saturating_sub(written);
         ear.next().insert(record.partition, record.offset.0 + 1);
         let mut delays = ear.world.delays();
+        let newest = delays.newest.entry(record.partition).or_default();
+        *newest = written.max(*newest);
         if written >= delays.since {
             let longest = delays.longest.entry(record.partition).or_default();
             *longest = delay.max(*longest);
         }
     }
     consumer.close().await.expect("the coordinator hears of it");
+}
+
+/// When a record was written, since the test began.
+fn written(value: Option<&Bytes>) -> Duration {
+    let text = std::str::from_utf8(value.expect("a value")).expect("text");
+    Duration::from_micros(text.parse().expect("a number"))
+}
+
+/// Reads all partitions without a group.
+async fn look_on(world: Arc<World>, bootstrap: String, partitions: u32, stop: CancellationToken) {
+    let client = Client::connect(&bootstrap).await.expect("a broker is up");
+    let mut consumer = Consumer::new(&client, ConsumerConfig::default());
+    let all = (0..partitions).map(|partition| (TopicPartition::new(TOPIC, partition), StartAt::Latest));
+    consumer.assign(all).await.expect("they are there");
+    loop {
+        let records = tokio::select! {
+            records = consumer.poll(PATIENCE) => records.expect("readers follow their leaders"),
+            () = stop.cancelled() => return,
+        };
+        let now = world.begun.elapsed();
+        let mut delays = world.delays();
+        for record in records {
+            let written = written(record.value.as_ref());
+            let newest = delays.newest_outside.entry(record.partition).or_default();
+            *newest = written.max(*newest);
+            if written >= delays.since {
+                delays.outside = now.saturating_sub(written).max(delays.outside);
+            }
+        }
+    }
 }
 
 /// Writes to each partition, evenly.
@@ -217,31 +270,42 @@ struct Phase<'a> {
 
 impl<'a> Phase<'a> {
     fn begin(world: &'a World, name: &'static str) -> Phase<'a> {
-        *world.delays() = Delays { since: world.begun.elapsed(), longest: BTreeMap::new() };
+        let mut delays = world.delays();
+        let (newest, newest_outside) = (std::mem::take(&mut delays.newest), std::mem::take(&mut delays.newest_outside));
+        *delays = Delays { since: world.begun.elapsed(), newest, newest_outside, ..Delays::default() };
+        drop(delays);
         let events = world.events.lock().expect("no panic").len();
         Phase { world, name, begun: Instant::now(), events, before: world.owners.borrow().clone() }
     }
 
-    /// Prints how long it took, what moved, and how long records of what did not were on their way. Returns how many moved.
-    fn end(self) -> usize {
+    /// Prints how long it took, what moved, and how long records of what did not were on their way: not much longer than those to a reader
+    /// outside of the group, or than `quiet`, as it was without a rebalance. Returns how many moved, and how long that was.
+    fn end(self, quiet: Duration) -> (usize, Duration) {
         let took = self.begun.elapsed();
         let events = self.world.events.lock().expect("no panic")[self.events..].to_vec();
         let moved: BTreeSet<u32> = events.iter().map(|event| event.partition).collect();
         let delays = self.world.delays();
-        let of_others = delays.longest.iter().filter(|(partition, _)| !moved.contains(partition));
-        let stayed = of_others.map(|(_, delay)| *delay).max();
         let after = self.world.owners.borrow();
+        let now = self.world.begun.elapsed();
+        let of_others = after.keys().filter(|partition| !moved.contains(partition));
+        let stayed = of_others.map(|partition| delays.of(*partition, now)).max().unwrap_or_default();
         for (partition, owner) in after.iter().filter(|(partition, _)| !moved.contains(partition)) {
             assert_eq!(self.before.get(partition), Some(owner), "what did not move has its owner");
         }
         println!(
-            "{}: settled after {took:.2?}, {} of {} partitions moved, records of the others at most {:.0?} on their way",
+            "{}: settled after {took:.2?}, {} of {} partitions moved, records of the others at most {stayed:.0?} on their way, {:.0?} outside of the group",
             self.name,
             moved.len(),
             after.len(),
-            stayed.unwrap_or_default()
+            delays.outside
         );
-        moved.len()
+        let undisturbed = quiet.max(delays.outside);
+        assert!(
+            stayed <= undisturbed + STOPS_AT_MOST,
+            "{}: partitions that do not move stop for {stayed:.0?}, where nobody rebalances for {undisturbed:.0?}",
+            self.name
+        );
+        (moved.len(), stayed)
     }
 }
 
@@ -291,6 +355,11 @@ async fn a_large_group_has_one_reader_a_partition_while_members_join_restart_and
     });
     let stop = CancellationToken::new();
     let writing = tokio::spawn(write(client.clone(), begun, partitions, stop.clone()));
+    let outside = std::thread::spawn({
+        let (world, bootstrap, stop) = (Arc::clone(&world), bootstrap.clone(), stop.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        move || runtime.block_on(look_on(world, bootstrap, partitions, stop))
+    });
     let everybody: BTreeSet<usize> = (0..size).collect();
     let (fixed, loose): (Vec<usize>, Vec<usize>) = everybody.iter().partition(|member| is_static(**member));
     let wave = size.div_ceil(10);
@@ -300,14 +369,16 @@ async fn a_large_group_has_one_reader_a_partition_while_members_join_restart_and
     let mut members: BTreeMap<usize, Member> =
         everybody.iter().map(|me| (*me, Member::start(*me, &bootstrap, &world))).collect();
     world.settles(&everybody, partitions).await;
-    phase.end();
+    // Nobody has anything yet that could stay.
+    phase.end(Duration::MAX / 2);
 
     let phase = Phase::begin(&world, "calm");
     let mut tick = interval(TICK);
     for _ in 0..12 {
         tick.tick().await;
     }
-    assert_eq!(phase.end(), 0);
+    let (moved, quiet) = phase.end(Duration::MAX / 2);
+    assert_eq!(moved, 0);
 
     for (name, restarted) in [("static members restarted", &fixed), ("members restarted", &loose)] {
         let mut others = BTreeSet::new();
@@ -320,7 +391,7 @@ async fn a_large_group_has_one_reader_a_partition_while_members_join_restart_and
             members.extend(wave.iter().map(|me| (*me, Member::start(*me, &bootstrap, &world))));
             world.settles(&everybody, partitions).await;
         }
-        phase.end();
+        phase.end(quiet);
         others.extend(world.events.lock().expect("no panic")[first..].iter().map(|event| event.member));
         if name.starts_with("static") {
             assert_eq!(others.into_iter().collect::<Vec<usize>>(), fixed, "nobody else notices");
@@ -332,17 +403,21 @@ async fn a_large_group_has_one_reader_a_partition_while_members_join_restart_and
     let left: BTreeSet<usize> = everybody.difference(&crashed).copied().collect();
     crashed.iter().for_each(|me| members.remove(me).expect("it runs").crash());
     world.settles(&left, partitions).await;
-    let moved = phase.end();
+    let (moved, _) = phase.end(quiet);
     assert!(moved <= 2 * 3 * wave, "only what the crashed had has to move, and a little for balance: {moved}");
 
     let phase = Phase::begin(&world, "as many join");
     members.extend(crashed.iter().map(|me| (*me, Member::start(*me, &bootstrap, &world))));
     world.settles(&everybody, partitions).await;
-    phase.end();
+    phase.end(quiet);
 
     futures::future::join_all(members.into_values().map(Member::close)).await;
     stop.cancel();
     writing.await.expect("writing goes on");
+    tokio::task::spawn_blocking(|| outside.join())
+        .await
+        .expect("it is waited for")
+        .expect("who looks on does not fail");
     check(&world.events.lock().expect("no panic"), partitions);
     fleet.stop().await;
 }
