@@ -3,6 +3,7 @@
 mod closing;
 mod commits;
 mod fleet;
+mod lag;
 mod many;
 mod one;
 mod pipelines;

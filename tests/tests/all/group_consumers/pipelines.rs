@@ -75,6 +75,41 @@ async fn a_member_that_lost_its_partitions_commits_no_offsets_in_a_transaction_a
     pond.stop().await;
 }
 
+/// A topic that is made anew has another id, which a producer that was there before finds out by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offsets_of_a_topic_that_was_made_anew_are_part_of_the_next_transaction() {
+    let pond = Pond::start().await;
+    let admin = Admin::new(&pond.client);
+    let mut writes = producer(&pond.client, "writes").await;
+    let of = millpond_sdk::OffsetsOf { group: "g".to_owned(), member: None };
+    let mut send = async |offset: u64| -> Result<(), millpond_sdk::Error> {
+        writes.begin().expect("none is open");
+        let sent = writes.send_offsets(&of, &[(partition("t", 0), Offset(offset))]).await;
+        match sent {
+            Ok(()) => writes.commit().await.expect("it is committed"),
+            Err(_) => writes.abort().await.expect("it is aborted"),
+        }
+        sent
+    };
+    create(&pond.client, "t", 1).await;
+    produce(&pond.client, "t", 0, 0..10).await;
+    send(7).await.expect("it is there");
+    admin.delete_topic("t").await.expect("it is there");
+    create(&pond.client, "t", 1).await;
+    produce(&pond.client, "t", 0, 0..10).await;
+    let sent = async {
+        while let Err(error) = send(3).await {
+            let code = error.code;
+            assert!(matches!(code, Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId)), "{error:?}");
+        }
+    };
+    timeout(PATIENCE, sent).await.expect("its new id is found");
+    let reader = GroupConsumer::new(&pond.client, GroupConfig::new("g"), Subscription::topics(["t"])).expect("good");
+    let committed = async { while committed(&reader, "t", 1).await != [Some(3)] {} };
+    timeout(PATIENCE, committed).await.expect("it is of the new topic");
+    pond.stop().await;
+}
+
 /// Rule X3: the broker has the offsets, and whoever sent them does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn offsets_whose_answer_nobody_waited_for_are_no_part_of_the_next_transaction() {
