@@ -329,15 +329,7 @@ impl Broker {
             return;
         }
         let moved = async {
-            // Without the mark the controller would give them back.
-            let mark = DrainRecord { replicas: false };
-            let marked = self.inner().store.drain(&session, session.rid.broker, &mark, true).await;
-            if !matches!(marked, Ok(Outcome::Committed { .. })) {
-                return tracing::warn!(
-                    ?marked,
-                    "nothing is handed over: the metadata store does not take that this broker stops"
-                );
-            }
+            self.mark_as_stopping(&session).await;
             while self.hand_over_some().await {
                 tokio::time::sleep(LOOK).await;
             }
@@ -349,23 +341,46 @@ impl Broker {
         }
     }
 
-    /// Asks the replicas here that lead to hand over. False when none leads that could.
+    /// Without the mark the controller would give the leaderships back. Returns once it is there, or would say nothing any more.
+    async fn mark_as_stopping(&self, session: &Session) {
+        let mark = DrainRecord { replicas: false };
+        loop {
+            match self.inner().store.drain(session, session.rid.broker, &mark, true).await {
+                Ok(Outcome::Committed { .. } | Outcome::Fenced) => return,
+                Ok(Outcome::Conflict | Outcome::Unknown) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "it could not be put on record that this broker stops; trying again")
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Asks the replicas here that lead to hand over. False when none leads that somebody else may come to lead.
     async fn hand_over_some(&self) -> bool {
         let (me, within_ms) = (self.id(), HANDOVER.as_millis() as u64);
-        // Not to those that stop too.
-        let Ok(hosts) = self.inner().store.hosts().await else { return false };
-        let mut wishes = Vec::new();
+        // Not to those that stop too. A store that does not answer now may answer in time.
+        let Ok(hosts) = self.inner().store.hosts().await else { return true };
+        let (mut wishes, mut catching_up) = (Vec::new(), false);
         for topic in self.inner().catalog.tables().topics() {
             let led = topic.partitions.iter().filter(|handle| handle.local.as_ref().is_some_and(leads));
             for handle in led {
-                let others = handle.placement.isr.iter().filter(|broker| **broker != me);
-                let heir = others.filter_map(|broker| Some(live_session(*broker, hosts.live.get(broker)?))).next();
-                let Some(to) = heir else { continue };
+                let here = |broker: &&BrokerId| **broker != me && hosts.live.contains_key(*broker);
+                let heir = handle.placement.isr.iter().find(here);
+                let Some((broker, seen)) = heir.and_then(|broker| Some((*broker, hosts.live.get(broker)?))) else {
+                    // In a rolling restart the one before may just have come back: it is in sync soon.
+                    catching_up |= handle.placement.replicas.iter().any(|broker| here(&broker));
+                    continue;
+                };
+                let to = live_session(broker, seen);
                 wishes.push((handle.id, Transfer { epoch: handle.placement.epoch, to, within_ms }));
             }
         }
+        if wishes.is_empty() {
+            return catching_up;
+        }
         // A replica that hands over already takes no second wish.
-        !wishes.is_empty() && self.inner().peers.wish(me, &wishes).await
+        self.inner().peers.wish(me, &wishes).await || catching_up
     }
 
     async fn record(&self, partition: PartitionId) -> Result<Versioned<PartitionRecord>, ApiError> {

@@ -1,7 +1,7 @@
 //! A fleet of processes: what is acknowledged outlives the kill of every broker in turn, while a client goes on publishing.
 
 use millpond_sdk::{
-    Admin, Client, Consumer, ConsumerConfig, NewTopic, Producer, ProducerConfig, ProducerRecord, StartAt,
+    Admin, BrokerId, Client, Consumer, ConsumerConfig, NewTopic, Producer, ProducerConfig, ProducerRecord, StartAt,
     TopicPartition,
 };
 use millpond_tests::fleet::{Fleet, FleetOptions, MetadataIn, ObjectsIn};
@@ -173,5 +173,45 @@ async fn a_silent_broker_is_left_behind_and_catches_up() {
     fleet.wait_until_in_sync().await;
     let count = publishing.end().await;
     check(&fleet.connect().await, count).await;
+    fleet.stop().await;
+}
+
+/// Rule B7, in a rolling restart: the broker before has just come back and is not in sync yet when the next is told to stop. That one waits for
+/// it, and hands over: the partition is led all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_told_to_stop_waits_for_a_replica_that_has_just_come_back() {
+    /// Larger than is copied at once.
+    const MISSED: u64 = 40 << 20;
+    let mut fleet = Fleet::start(&FleetOptions::new(3)).await.expect("every machine has what it takes");
+    let client = fleet.connect().await;
+    let admin = Admin::new(&client);
+    let mut topic = NewTopic::new(TOPIC);
+    (topic.partitions, topic.replication_factor) = (Some(1), Some(2));
+    topic.configs.insert("min.insync.replicas".to_owned(), "1".to_owned());
+    admin.create_topic(topic).await.expect("the topic is new");
+    admin.move_partition(TOPIC, 0, &[BrokerId(0), BrokerId(1)]).await.expect("they are there");
+    fleet.wait_until_in_sync().await;
+    admin.elect_leader(TOPIC, 0).await.expect("it is in sync");
+
+    fleet.kill(1);
+    let producer = Producer::new(&client, ProducerConfig::default()).expect("the defaults are sound");
+    let mut deliveries = Vec::new();
+    for _ in 0..MISSED >> 16 {
+        let record = ProducerRecord::new(TOPIC).value(vec![7; 1 << 16]);
+        deliveries.push(producer.send(record).await.expect("there is room"));
+    }
+    for delivery in deliveries {
+        delivery.await.expect("acknowledged");
+    }
+    producer.close().await;
+    fleet.spawn(1);
+    fleet
+        .wait_until("broker 1 is back", |cluster, _| cluster.brokers.iter().any(|broker| broker.id == BrokerId(1)))
+        .await;
+    assert!(fleet.terminate(0).await.success());
+    let topics = fleet.wait_until("somebody is asked", |_, topics| !topics.is_empty()).await;
+    assert_eq!(topics[0].partitions[0].leader, Some(BrokerId(1)), "it was in sync before the other was gone");
+    fleet.restart(0).await;
+    fleet.wait_until_in_sync().await;
     fleet.stop().await;
 }
