@@ -28,10 +28,15 @@ const RETRY: Duration = Duration::from_millis(200);
 /// and until this broker's image shows that, the leader would propose the very same again.
 const STALE_SESSION: Duration = Duration::from_millis(200);
 
+/// Pause before a proposal is tried again whose record cannot be read: it holds up no other meanwhile.
+const UNREADABLE: Duration = Duration::from_secs(1);
+
 /// What became of a proposal that is not written.
 enum Left {
     /// It is not known: it is sent again.
     Unknown(Proposed),
+    /// What the store holds of its partition is not understood: it is sent again after a longer pause.
+    Unreadable(Proposed),
     /// It never will be, and its leader is to hear of it after a pause.
     Stale(Proposed),
 }
@@ -45,7 +50,7 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) {
     let mut open = Vec::new();
-    let mut stale = FuturesUnordered::new();
+    let (mut stale, mut unreadable) = (FuturesUnordered::new(), FuturesUnordered::new());
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -55,6 +60,7 @@ pub(crate) async fn run(
                 fail(&proposed);
                 continue;
             }
+            Some(proposed) = unreadable.next() => open.push(proposed),
         }
         // Without a session this broker leads nothing, so nobody waits for these any more (rule B3).
         let Some(session) = session.get() else {
@@ -65,12 +71,23 @@ pub(crate) async fn run(
         for left in carry(&store, &session, &alive, tries).await {
             match left {
                 Left::Unknown(proposed) => open.push(proposed),
-                Left::Stale(proposed) => stale.push(async move {
-                    tokio::time::sleep(STALE_SESSION).await;
-                    proposed
-                }),
+                Left::Unreadable(proposed) => unreadable.push(after(UNREADABLE, proposed)),
+                Left::Stale(proposed) => stale.push(after(STALE_SESSION, proposed)),
             }
         }
+    }
+}
+
+async fn after(pause: Duration, proposed: Proposed) -> Proposed {
+    tokio::time::sleep(pause).await;
+    proposed
+}
+
+/// What a failed try leaves: the store cannot be used, or it is this proposal that cannot be carried.
+fn left(proposed: Proposed, error: &StoreError) -> Left {
+    match error {
+        StoreError::Unavailable(_) => Left::Unknown(proposed),
+        _ => Left::Unreadable(proposed),
     }
 }
 
@@ -96,7 +113,7 @@ async fn carry(store: &Store, session: &Session, alive: &Alive, tries: Vec<Propo
             Ok(Outcome::Unknown) => Some(Left::Unknown(proposed)),
             Err(error) => {
                 tracing::warn!(partition = %proposed.partition, %error, "an ISR change waits for the metadata store");
-                Some(Left::Unknown(proposed))
+                Some(left(proposed, &error))
             }
         }
     };
@@ -118,7 +135,7 @@ async fn conflicted(store: &Store, alive: &Alive, proposed: Proposed) -> Option<
         Ok(None) => return None,
         Err(error) => {
             tracing::warn!(partition = %proposed.partition, %error, "a partition's record cannot be read yet");
-            return Some(Left::Unknown(proposed));
+            return Some(left(proposed, &error));
         }
     };
     // A transfer is not proposed again by itself, and nothing is admitted while it is open (rule E9).
@@ -168,7 +185,8 @@ mod tests {
     use millpond_log::{BrokerId, Incarnation, Lsn, PartitionId, TopicId, WalGen};
     use millpond_metadata::clock::SystemClock;
     use millpond_metadata::embedded::Embedded;
-    use millpond_metadata::keys::Keys;
+    use millpond_metadata::keys::{Key, Keys};
+    use millpond_metadata::kv::{Txn, Write};
     use millpond_metadata::store::{CreateOutcome, NewTopic, Placement, Registered, Registration};
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -203,24 +221,70 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_proposal_that_fails_by_a_stale_session_is_not_made_again_at_once() {
+    /// A store with a topic of two partitions that broker 1 leads alone, and broker 2, which has come.
+    async fn store() -> (Store, Session, Session) {
         let store =
             Store::new(Arc::new(Embedded::in_memory(Arc::new(SystemClock::start()))), Keys::for_cluster("tests"));
         store.init_cluster("tests").await.expect("it is new");
         let (me, peer) = (register(&store, 1).await, register(&store, 2).await);
         let leader = Some(Leader { rid: me.rid, inc: me.inc });
-        let replicas = vec![BrokerId(1), BrokerId(2)];
+        let placement = Placement {
+            replicas: vec![BrokerId(1), BrokerId(2)],
+            isr: vec![me.rid],
+            leader,
+            min_isr: 1,
+            absent: Vec::new(),
+        };
         let topic = NewTopic {
             name: "t".parse().expect("valid"),
             id: PARTITION.topic,
             buried: Revision::ABSENT,
             replication_factor: 2,
             config: BTreeMap::new(),
-            placements: vec![Placement { replicas, isr: vec![me.rid], leader, min_isr: 1, absent: Vec::new() }],
+            placements: vec![placement.clone(), placement],
         };
         let created = store.create_topic(&me, &topic).await;
         assert!(matches!(created, Ok(CreateOutcome::Created { .. })), "{created:?}");
+        (store, me, peer)
+    }
+
+    #[tokio::test]
+    async fn a_record_that_cannot_be_read_holds_up_no_other_partition() {
+        let (store, me, peer) = store().await;
+        let whole = PartitionId { index: 1, ..PARTITION };
+        let seen = store.partition(whole).await.expect("the store is up").expect("it was created");
+        let key = store.keys().encode(&Key::Partition(PARTITION));
+        let spoil = Txn { then: vec![Write::put(key, b"no record".to_vec())], ..Txn::default() };
+        store.kv().txn(spoil).await.expect("it is up");
+        store.partition(PARTITION).await.expect_err("it cannot be read");
+
+        let (proposals, inbox) = unbounded_channel();
+        let (shard, mut told) = unbounded_channel();
+        let session = SessionHandle::default();
+        session.begin(me, clock::boot());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run(store.clone(), session, Alive::default(), inbox, stop.clone()));
+        let propose = |partition: PartitionId| {
+            let record = PartitionRecord { isr: vec![me.rid, peer.rid], ..seen.value.clone() };
+            let joining = Some(Live { rid: peer.rid, inc: peer.inc });
+            let proposal = Proposal { base: seen.revision.0, record, joining, heir: None };
+            let proposed = Proposed { partition, shard: shard.clone(), proposal };
+            assert!(proposals.send(proposed).is_ok(), "the carrier runs");
+        };
+        // More of the spoilt than are carried at once.
+        (0..=BATCH_MAX).for_each(|_| propose(PARTITION));
+        propose(whole);
+        let heard = tokio::time::timeout(Duration::from_secs(60), heard(&mut told)).await.expect("it is carried");
+        assert_eq!(heard, None, "its record was written, and of the others nobody hears anything");
+        let written = store.partition(whole).await.expect("the store is up").expect("it is there");
+        assert_eq!(written.value.isr, [me.rid, peer.rid]);
+        stop.cancel();
+        task.await.expect("it ends when it is told to");
+    }
+
+    #[tokio::test]
+    async fn a_proposal_that_fails_by_a_stale_session_is_not_made_again_at_once() {
+        let (store, me, peer) = store().await;
         let seen = store.partition(PARTITION).await.expect("the store is up").expect("it was created");
 
         let (proposals, inbox) = unbounded_channel();
