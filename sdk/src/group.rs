@@ -12,7 +12,7 @@ mod rights;
 mod starts;
 mod turns;
 
-pub use commit::{CommitOffset, Committer};
+pub use commit::Committer;
 pub use config::{GroupConfig, Subscription};
 pub use listener::{Assigned, RebalanceListener, Revoked};
 
@@ -20,7 +20,7 @@ use crate::client::Client;
 use crate::consumer::{Consumer, StartAt};
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::record::{ConsumerRecord, TopicPartition};
+use crate::record::{CommitOffset, ConsumerRecord, TopicPartition};
 use crate::transactional::OffsetsOf;
 use futures::future::{BoxFuture, FutureExt};
 use futures::{Stream, StreamExt};

@@ -50,16 +50,14 @@ pub use description::{
     PartitionLoss, PartitionStatus, TopicDescription,
 };
 pub use error::Error;
-pub use group::{
-    Assigned, CommitOffset, Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription,
-};
+pub use group::{Assigned, Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription};
 pub use groups::{GroupDescription, GroupKind, GroupMember, ListedGroup, OffsetToCommit, PartitionLag};
 pub use isolation::IsolationLevel;
 pub use millpond_log::batch::{Header, TimestampType};
 pub use millpond_log::codec::Codec;
 pub use millpond_log::{BrokerId, ErrorCode, LeaderEpoch, Offset, TimestampMs, TopicId};
 pub use producer::{Acks, Delivery, Producer, ProducerConfig, murmur2};
-pub use record::{ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};
+pub use record::{CommitOffset, ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition};
 pub use transactional::{OffsetsOf, TransactionalConfig, TransactionalProducer};
 pub use transactions::{HangingTransaction, OpenIn, OpenTransaction, TransactionDescription, TransactionPartition};
 pub use worker::{Worker, WorkerConfig, WorkerError};

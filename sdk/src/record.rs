@@ -166,3 +166,34 @@ impl ConsumerRecord {
         len(&self.key) + len(&self.value) + headers
     }
 }
+
+/// An offset to commit: where a group goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitOffset {
+    /// The next offset to read: one more than that of the last record that was processed.
+    pub offset: Offset,
+    /// The leader epoch of that record, if known: whoever goes on is told if the log is another one by then.
+    pub leader_epoch: Option<LeaderEpoch>,
+    /// Whatever is to be kept beside it, up to 4 KiB.
+    pub metadata: String,
+}
+
+impl CommitOffset {
+    /// Goes on at this offset.
+    #[must_use]
+    pub fn at(offset: Offset) -> CommitOffset {
+        CommitOffset { offset, leader_epoch: None, metadata: String::new() }
+    }
+
+    /// Goes on after this record.
+    #[must_use]
+    pub fn after(record: &ConsumerRecord) -> CommitOffset {
+        CommitOffset { leader_epoch: Some(record.leader_epoch), ..CommitOffset::at(record.offset.plus(1)) }
+    }
+}
+
+impl From<Offset> for CommitOffset {
+    fn from(offset: Offset) -> CommitOffset {
+        CommitOffset::at(offset)
+    }
+}

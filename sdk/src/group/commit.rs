@@ -8,10 +8,10 @@ use super::rights::{Grant, Held, Identity, Rights, Tenure};
 use crate::client::answer;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::record::{ConsumerRecord, TopicPartition};
+use crate::record::{CommitOffset, TopicPartition};
 use crate::transactional::OffsetsOf;
 use futures::future::{self, BoxFuture, FutureExt};
-use millpond_log::{ErrorCode, LeaderEpoch, Offset};
+use millpond_log::ErrorCode;
 use millpond_proto::v1;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,37 +19,6 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
-
-/// An offset to commit: where a group goes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommitOffset {
-    /// The next offset to read: one more than that of the last record that was processed.
-    pub offset: Offset,
-    /// The leader epoch of that record, if known: whoever goes on is told if the log is another one by then.
-    pub leader_epoch: Option<LeaderEpoch>,
-    /// Whatever is to be kept beside it, up to 4 KiB.
-    pub metadata: String,
-}
-
-impl CommitOffset {
-    /// Goes on at this offset.
-    #[must_use]
-    pub fn at(offset: Offset) -> CommitOffset {
-        CommitOffset { offset, leader_epoch: None, metadata: String::new() }
-    }
-
-    /// Goes on after this record.
-    #[must_use]
-    pub fn after(record: &ConsumerRecord) -> CommitOffset {
-        CommitOffset { leader_epoch: Some(record.leader_epoch), ..CommitOffset::at(record.offset.plus(1)) }
-    }
-}
-
-impl From<Offset> for CommitOffset {
-    fn from(offset: Offset) -> CommitOffset {
-        CommitOffset::at(offset)
-    }
-}
 
 /// Commits offsets of a member's partitions. Cheap to clone; can be used from other tasks.
 ///

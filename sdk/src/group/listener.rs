@@ -1,7 +1,8 @@
 //! What an application is told when partitions come and go.
 
-use super::commit::{CommitOffset, Committer, TakenDown};
+use super::commit::{Committer, TakenDown};
 use crate::error::Error;
+use crate::record::CommitOffset;
 use crate::record::TopicPartition;
 use futures::future::{BoxFuture, FutureExt};
 use millpond_log::Offset;

@@ -1,7 +1,6 @@
 //! Where assigned partitions begin: their topics' names, what the group committed, or what its settings say.
 
 use super::GroupsChannel;
-use super::commit::CommitOffset;
 use super::membership::{read, wire};
 use super::rights::Identity;
 use crate::admin::{OffsetSpec, find_offset};
@@ -9,6 +8,7 @@ use crate::client::{Client, answer};
 use crate::consumer::OffsetReset;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
+use crate::record::CommitOffset;
 use crate::record::TopicPartition;
 use futures::stream::{self, StreamExt};
 use millpond_log::{ErrorCode, LeaderEpoch, Offset, PartitionId, TopicId};

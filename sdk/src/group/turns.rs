@@ -2,12 +2,12 @@
 //! that stay are handed out meanwhile.
 
 use super::GroupConsumer;
-use super::commit::CommitOffset;
 use super::listener::{Assigned, Revoked};
 use super::member::Order;
 use super::rights::Held;
 use super::starts::Start;
 use crate::error::Error;
+use crate::record::CommitOffset;
 use crate::record::TopicPartition;
 use futures::future::{BoxFuture, FutureExt};
 use std::collections::BTreeMap;

@@ -13,10 +13,10 @@ use crate::client::Client;
 use crate::consumer::OffsetReset;
 use crate::error::Error;
 use crate::group::{
-    Assigned, CommitOffset, Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription, whenever,
+    Assigned, Committer, GroupConfig, GroupConsumer, RebalanceListener, Revoked, Subscription, whenever,
 };
 use crate::producer::Producer;
-use crate::record::{ConsumerRecord, TopicPartition};
+use crate::record::{CommitOffset, ConsumerRecord, TopicPartition};
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use millpond_log::{ErrorCode, Offset};

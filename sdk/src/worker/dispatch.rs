@@ -3,7 +3,7 @@
 //! Records of one key of a partition are worked on in order, one at a time. A partition is done up to its lowest record that is not:
 //! nothing above that is ever reported, so nothing that was not completed is committed.
 
-use crate::group::CommitOffset;
+use crate::record::CommitOffset;
 use crate::record::{ConsumerRecord, TopicPartition};
 use bytes::Bytes;
 use millpond_log::Offset;
