@@ -58,13 +58,11 @@ pub enum Rule {
     ObjectsExpire,
     /// F3: a new leader knows where the log starts only once it has read it in its office.
     StartReadInOffice,
-    /// I7: with a lower `min_isr` nobody beyond the ISR is known to hold what is committed from then on.
-    MinIsrClearsElr,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 27] = [
+    pub const ALL: [Rule; 26] = [
         Rule::EpochPerOffice,
         Rule::ShrinkWaits,
         Rule::ExpandCounts,
@@ -91,7 +89,6 @@ impl Rule {
         Rule::TierCompare,
         Rule::ObjectsExpire,
         Rule::StartReadInOffice,
-        Rule::MinIsrClearsElr,
     ];
 }
 
