@@ -4,11 +4,10 @@
 //!
 //! Checked all along: rule S20 as the members see it. At the end, when all is calm: rule L8, every partition is read by one of them.
 
-use super::churn::Random;
+use super::churn::{Random, seeds};
 use super::*;
 use crate::groups::embedded::{ByName, read_assignment, write_assignment};
 use crate::records::groups::{ClassicPiece, RecordPart};
-use crate::seeds::seeds;
 use std::collections::VecDeque;
 
 const EVENTS: usize = 400;

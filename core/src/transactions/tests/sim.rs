@@ -8,7 +8,6 @@ mod places;
 
 use super::*;
 use crate::replica::VerificationToken;
-use crate::seeds::seeds;
 use clients::{Client, Txn};
 use millpond_log::Batch;
 use places::{Group, Partition};
@@ -573,6 +572,15 @@ fn run(seed: u64, removed: Removed) -> (Tally, u64) {
 }
 
 const STEPS: usize = 4_000;
+/// Runs of the ordinary test. `MILLPOND_TXN_SEEDS=FROM..TO` asks for others.
+const SEEDS: Range<u64> = 0..160;
+
+fn seeds() -> Range<u64> {
+    let Ok(asked) = std::env::var("MILLPOND_TXN_SEEDS") else { return SEEDS };
+    let (from, to) = asked.split_once("..").expect("MILLPOND_TXN_SEEDS=FROM..TO");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
 fn try_run(seed: u64, removed: Removed) -> Result<Tally, String> {
     let outcome = std::panic::catch_unwind(|| run(seed, removed));
     outcome.map(|(tally, _)| tally).map_err(|panic| {
