@@ -234,12 +234,8 @@ pub fn produce_code(code: ErrorCode) -> ErrorCode {
 pub struct Coordinator {
     epoch: CoordinatorEpoch,
     transactions: BTreeMap<String, Transaction>,
-    /// When it took the shard over.
-    loaded: TimestampMs,
     /// When a transaction times out, or an id is forgotten.
     deadlines: BTreeSet<(TimestampMs, String)>,
-    /// Transactions that were ongoing then. Their time is counted from there: when they began is what another broker's clock said.
-    inherited: BTreeSet<String>,
     ids: ProducerIds,
     /// Prepared transactions so far.
     tickets: u64,
@@ -264,27 +260,16 @@ struct Left {
 impl Coordinator {
     /// A coordinator that goes on from what is stored, and what it has to see to at once: prepared transactions are completed.
     ///
-    /// `epoch` is the one in which the shard was taken (rule O3), and the records were read after that. `now`, here and in every call, is of a
-    /// clock that does not jump: the wall clock as it was at the load, and the steady time since.
+    /// `epoch` is the one in which the shard was taken (rule O3), and the records were read after that.
     #[must_use]
     pub fn load(
         epoch: CoordinatorEpoch,
-        now: TimestampMs,
         records: impl IntoIterator<Item = (String, TransactionRecord)>,
     ) -> (Coordinator, Vec<Effect>) {
-        let mut coordinator = Coordinator {
-            epoch,
-            transactions: BTreeMap::new(),
-            loaded: now,
-            deadlines: BTreeSet::new(),
-            inherited: BTreeSet::new(),
-            ids: ProducerIds::default(),
-            tickets: 0,
-        };
+        let (transactions, deadlines) = (BTreeMap::new(), BTreeSet::new());
+        let ids = ProducerIds::default();
+        let mut coordinator = Coordinator { epoch, transactions, deadlines, ids, tickets: 0 };
         for (id, record) in records {
-            if record.state == TransactionState::Ongoing {
-                coordinator.inherited.insert(id.clone());
-            }
             coordinator.put(id, record);
         }
         let effects = coordinator.outstanding();
@@ -424,21 +409,14 @@ impl Coordinator {
     }
 
     fn put(&mut self, id: String, record: TransactionRecord) {
-        if let Some(before) = self.known(&id).and_then(|record| self.deadline(&id, record)) {
+        if let Some(before) = self.known(&id).and_then(decide::deadline) {
             self.deadlines.remove(&(before, id.clone()));
         }
-        if record.state != TransactionState::Ongoing {
-            self.inherited.remove(&id);
-        }
-        if let Some(deadline) = self.deadline(&id, &record) {
+        if let Some(deadline) = decide::deadline(&record) {
             self.deadlines.insert((deadline, id.clone()));
         }
         let left = record.state.prepared().map(|outcome| self.left(&record, outcome));
         self.transactions.insert(id, Transaction { record, left });
-    }
-
-    fn deadline(&self, id: &str, record: &TransactionRecord) -> Option<TimestampMs> {
-        decide::deadline(record, self.inherited.contains(id).then_some(self.loaded))
     }
 
     /// What a prepared transaction needs to be complete.

@@ -23,8 +23,6 @@ const PRODUCER_IDS_LOW: u64 = 10;
 pub(crate) struct Transactions {
     coordinator: Coordinator,
     epoch: CoordinatorEpoch,
-    /// When the shard was read back.
-    loaded: Now,
     /// More producer ids are on their way.
     ids_asked: bool,
 }
@@ -66,12 +64,6 @@ pub(crate) enum Job {
 }
 
 impl Transactions {
-    /// The wall clock as it was at the load, and the steady time since: transactions time out by this, so that a clock that jumps aborts none.
-    fn time(&self, now: Now) -> TimestampMs {
-        let since = i64::try_from(now.steady_ms.saturating_sub(self.loaded.steady_ms)).unwrap_or(i64::MAX);
-        TimestampMs(self.loaded.wall_ms.saturating_add(since))
-    }
-
     fn made(&mut self, step: Step, token: Option<Token>) -> MadeBy<Transactions> {
         let Step { changes, effects, answer } = step;
         let answer = answer.map(|answer| Told::Granted(answer, self.epoch));
@@ -93,12 +85,12 @@ impl Machine for Transactions {
     type Services = Arc<dyn Ways>;
     const KIND: ShardKind = ShardKind::Txn;
 
-    async fn load(store: &Store, held: &HeldShard, now: Now, _: &World) -> Result<Loaded<Transactions>, LoadError> {
+    async fn load(store: &Store, held: &HeldShard, _: Now, _: &World) -> Result<Loaded<Transactions>, LoadError> {
         let loaded = store.load_transactions(held).await?;
         let (records, bytes) = (loaded.records.len() as u64, loaded.bytes);
         let epoch = CoordinatorEpoch(held.coord_epoch());
-        let (coordinator, effects) = Coordinator::load(epoch, TimestampMs(now.wall_ms), loaded.records);
-        let mut machine = Transactions { coordinator, epoch, loaded: now, ids_asked: false };
+        let (coordinator, effects) = Coordinator::load(epoch, loaded.records);
+        let mut machine = Transactions { coordinator, epoch, ids_asked: false };
         // What was prepared is durable, and completed from here.
         let made = machine.made(Step { changes: Vec::new(), effects, answer: None }, None);
         Ok(Loaded { machine, made, records, bytes })
@@ -113,16 +105,16 @@ impl Machine for Transactions {
     }
 
     fn step(&mut self, now: Now, token: Token, request: Ask) -> MadeBy<Transactions> {
-        let now = self.time(now);
+        let wall = TimestampMs(now.wall_ms);
         let answer = match request {
             Ask::Do(request) => {
-                let step = self.coordinator.step(now, request);
+                let step = self.coordinator.step(wall, request);
                 return self.made(step, Some(token));
             }
             Ask::Report(reports) => {
                 let mut noted = Made { answers: vec![(token, Told::Noted)], ..Made::default() };
                 for report in reports {
-                    let step = self.coordinator.report(now, report);
+                    let step = self.coordinator.report(wall, report);
                     // Whoever finds a transaction prepared that was complete sends its markers again, which changes nothing (rule X5). So
                     // that it is complete need not be durable before the next change of its client is: they are one commit.
                     assert!(step.effects.is_empty(), "nothing is left to do of what is complete");
@@ -144,13 +136,14 @@ impl Machine for Transactions {
     }
 
     fn tick(&mut self, now: Now) -> MadeBy<Transactions> {
-        let step = self.coordinator.tick(self.time(now));
+        let step = self.coordinator.tick(TimestampMs(now.wall_ms));
         self.made(step, None)
     }
 
     fn next_deadline(&self, now: Now) -> Option<u64> {
+        // Transactions time out by the wall clock: the next owner goes on counting.
         let deadline = self.coordinator.next_deadline()?;
-        let left = u64::try_from(deadline.0.saturating_sub(self.time(now).0)).unwrap_or(0);
+        let left = u64::try_from(deadline.0.saturating_sub(now.wall_ms)).unwrap_or(0);
         Some(now.steady_ms.saturating_add(left))
     }
 

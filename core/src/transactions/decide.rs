@@ -365,15 +365,11 @@ pub(super) fn complete(known: &TransactionRecord, now: TimestampMs) -> Transacti
     }
 }
 
-/// When time alone changes the record: an ongoing transaction times out, an id that is not used is forgotten. `counted_from`: from when on the
-/// transaction's time is counted, if not from its begin.
-pub(super) fn deadline(known: &TransactionRecord, counted_from: Option<TimestampMs>) -> Option<TimestampMs> {
+/// When time alone changes the record: an ongoing transaction times out, an id that is not used is forgotten.
+pub(super) fn deadline(known: &TransactionRecord) -> Option<TimestampMs> {
     let after = |from: TimestampMs, ms: i64| Some(TimestampMs(from.0.saturating_add(ms)));
     match known.state {
-        TransactionState::Ongoing => {
-            let from = counted_from.or(known.started).unwrap_or(known.changed);
-            after(from, i64::from(known.timeout_ms))
-        }
+        TransactionState::Ongoing => after(known.started.unwrap_or(known.changed), i64::from(known.timeout_ms)),
         TransactionState::PrepareCommit | TransactionState::PrepareAbort => None,
         TransactionState::Empty | TransactionState::CompleteCommit | TransactionState::CompleteAbort => {
             after(known.changed, EXPIRY_MS)

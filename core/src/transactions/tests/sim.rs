@@ -493,8 +493,7 @@ impl World {
         self.shard_epoch += 1;
         self.tally.failovers += 1;
         let records: Vec<_> = self.store.iter().map(|(id, record)| (id.clone(), record.clone())).collect();
-        let (coordinator, effects) =
-            Coordinator::load(CoordinatorEpoch(self.shard_epoch), TimestampMs(self.now_ms), records);
+        let (coordinator, effects) = Coordinator::load(CoordinatorEpoch(self.shard_epoch), records);
         self.coordinators.push(Owner { coordinator, undurable: VecDeque::new() });
         self.send_effects(effects);
     }
