@@ -197,8 +197,7 @@ impl<M: Machine> Lane<M> {
             if serving.spoilt && !leaving {
                 give_up.cancel();
             }
-            let due =
-                serving.machine.next_deadline().map(|at_ms| self.started + Duration::from_millis(at_ms));
+            let due = serving.machine.next_deadline().map(|at_ms| self.started + Duration::from_millis(at_ms));
             tokio::select! {
                 biased;
                 (held, then, durable) = committed::<M>(&mut serving.under_way) => {
