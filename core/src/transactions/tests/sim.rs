@@ -8,6 +8,7 @@ mod places;
 
 use super::*;
 use crate::replica::VerificationToken;
+use crate::seeds::{RUNS_THAT_TELL, seeds};
 use clients::{Client, Txn};
 use millpond_log::Batch;
 use places::{Group, Partition};
@@ -608,14 +609,8 @@ fn run(seed: u64, removed: Removed) -> (Tally, u64) {
 }
 
 const STEPS: usize = 4_000;
-/// Runs of the ordinary test. `MILLPOND_TXN_SEEDS=FROM..TO` asks for others.
-const SEEDS: Range<u64> = 0..160;
-
-fn seeds() -> Range<u64> {
-    let Ok(asked) = std::env::var("MILLPOND_TXN_SEEDS") else { return SEEDS };
-    let (from, to) = asked.split_once("..").expect("MILLPOND_TXN_SEEDS=FROM..TO");
-    from.parse().expect("a number")..to.parse().expect("a number")
-}
+/// Seeds that are run every time; `SIM_FROM` and `SIM_SEEDS` ask for others.
+const SEEDS: Range<u64> = 0..1_000;
 
 fn try_run(seed: u64, removed: Removed) -> Result<Tally, String> {
     let outcome = std::panic::catch_unwind(|| run(seed, removed));
@@ -636,7 +631,8 @@ fn one_seed_makes_one_run() {
 #[test]
 fn a_transaction_has_one_outcome_whatever_fails() {
     let mut sum = Tally::default();
-    for seed in seeds() {
+    let seeds = seeds(SEEDS);
+    for &seed in &seeds {
         let tally = try_run(seed, Removed::Nothing).unwrap_or_else(|broken| panic!("{broken}"));
         sum.commits += tally.commits;
         sum.aborts += tally.aborts;
@@ -657,7 +653,8 @@ fn a_transaction_has_one_outcome_whatever_fails() {
     let Tally { strays, numbered_anew, used_up, depositions, jumps, .. } = sum;
     let outcomes = [commits, aborts, fenced, undecided];
     let seen = [failovers, restarts, depositions, timeouts, jumps, rotations, strays, numbered_anew, used_up];
-    assert!(outcomes.iter().chain(&seen).all(|count| *count > 10), "{sum:?}");
+    let happens = outcomes.iter().chain(&seen).all(|count| *count > 10);
+    assert!(happens || seeds.len() < RUNS_THAT_TELL, "{sum:?}");
 }
 
 /// Each rule whose removal breaks a promise is missed within few runs: this is what tells that the checks check.
