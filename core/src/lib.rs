@@ -13,6 +13,8 @@ pub mod placement;
 pub mod records;
 pub mod replica;
 pub mod rules;
+#[cfg(test)]
+mod seeds;
 pub mod tail_segment;
 pub mod tiering;
 pub mod topic_config;

@@ -30,6 +30,8 @@ pub enum Rule {
     ProposalNeedsRevision,
     /// I1: no commit below the least ISR.
     LeastIsr,
+    /// I7: whoever is left in the ELR by a greater least ISR goes when that is lowered.
+    MinIsrClearsElr,
     /// R3: pushes of an older epoch are refused.
     RefuseOldEpoch,
     /// R5: the epoch before a push has to agree.
@@ -62,7 +64,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 26] = [
+    pub const ALL: [Rule; 27] = [
         Rule::EpochPerOffice,
         Rule::ShrinkWaits,
         Rule::ExpandCounts,
@@ -75,6 +77,7 @@ impl Rule {
         Rule::AckOfEpoch,
         Rule::ProposalNeedsRevision,
         Rule::LeastIsr,
+        Rule::MinIsrClearsElr,
         Rule::RefuseOldEpoch,
         Rule::PreviousEpoch,
         Rule::EpochPersisted,

@@ -6,6 +6,7 @@
 
 mod decide;
 
+use crate::groups::Now;
 use crate::records::{ProducerInstance, TransactionRecord, TransactionState};
 use decide::{Decided, ProducerIds};
 use millpond_log::transactions::{EndMarker, Marker, TxnOutcome};
@@ -19,7 +20,16 @@ pub use decide::{PRODUCER_EPOCH_LAST, RECORD_BYTES_MAX};
 pub const TIMEOUT_MAX_MS: u32 = 900_000;
 
 /// How long a transactional id is remembered without use, in milliseconds: Kafka's `transactional.id.expiration.ms`, 7 days.
-pub const EXPIRY_MS: i64 = 7 * 24 * 3600 * 1000;
+pub const EXPIRY_MS: u64 = 7 * 24 * 3600 * 1000;
+
+/// What is left at least of the timeout of a transaction when another owner loads it, in milliseconds; all of it where that is less.
+///
+/// How long it has been open is told by two wall clocks, and one that is ahead cannot be told from time that has passed. Meanwhile its
+/// client may have had nobody to ask for its end: it gets the time to find the new owner and to say so.
+pub const LOADED_LEAST_MS: u64 = 10_000;
+
+/// The same of a transactional id that is not used, before it is forgotten: an hour.
+pub const LOADED_ID_LEAST_MS: u64 = 3_600_000;
 
 /// Longest transactional id, in bytes: it is part of a key of the metadata store.
 pub const ID_BYTES_MAX: usize = 4 << 10;
@@ -234,8 +244,8 @@ pub fn produce_code(code: ErrorCode) -> ErrorCode {
 pub struct Coordinator {
     epoch: CoordinatorEpoch,
     transactions: BTreeMap<String, Transaction>,
-    /// When a transaction times out, or an id is forgotten.
-    deadlines: BTreeSet<(TimestampMs, String)>,
+    /// When a transaction times out, or an id is forgotten, in milliseconds of the steady clock.
+    deadlines: BTreeSet<(u64, String)>,
     ids: ProducerIds,
     /// Prepared transactions so far.
     tickets: u64,
@@ -244,6 +254,8 @@ pub struct Coordinator {
 #[derive(Clone, Debug)]
 struct Transaction {
     record: TransactionRecord,
+    /// Its entry in `deadlines`.
+    due_ms: Option<u64>,
     /// What is left to do for a prepared one.
     left: Option<Left>,
 }
@@ -260,17 +272,20 @@ struct Left {
 impl Coordinator {
     /// A coordinator that goes on from what is stored, and what it has to see to at once: prepared transactions are completed.
     ///
-    /// `epoch` is the one in which the shard was taken (rule O3), and the records were read after that.
+    /// `epoch` is the one in which the shard was taken (rule O3), and the records were read after that. Only here the wall clock says how
+    /// much of a timeout has passed; from here on the steady one does.
     #[must_use]
     pub fn load(
         epoch: CoordinatorEpoch,
+        now: Now,
         records: impl IntoIterator<Item = (String, TransactionRecord)>,
     ) -> (Coordinator, Vec<Effect>) {
         let (transactions, deadlines) = (BTreeMap::new(), BTreeSet::new());
         let ids = ProducerIds::default();
         let mut coordinator = Coordinator { epoch, transactions, deadlines, ids, tickets: 0 };
         for (id, record) in records {
-            coordinator.put(id, record);
+            let left_ms = decide::wait(&record).map(|wait| wait.left_ms(TimestampMs(now.wall_ms)));
+            coordinator.put(id, record, left_ms.map(|left_ms| now.steady_ms.saturating_add(left_ms)));
         }
         let effects = coordinator.outstanding();
         (coordinator, effects)
@@ -288,16 +303,17 @@ impl Coordinator {
     }
 
     /// Answers a request.
-    pub fn step(&mut self, now: TimestampMs, request: Request) -> Step {
+    pub fn step(&mut self, now: Now, request: Request) -> Step {
+        let wall = TimestampMs(now.wall_ms);
         let Coordinator { transactions, ids, .. } = self;
         let known = |id: &str| transactions.get(id).map(|transaction| &transaction.record);
         let (id, decided) = match request {
             Request::Init { id, timeout_ms, expected } => {
-                let decided = decide::init(known(&id), &id, now, decide::Init { timeout_ms, expected }, ids);
+                let decided = decide::init(known(&id), &id, wall, decide::Init { timeout_ms, expected }, ids);
                 (id, decided)
             }
             Request::Add { id, producer, parts } => {
-                let decided = decide::add(known(&id), now, producer, &parts);
+                let decided = decide::add(known(&id), wall, producer, &parts);
                 (id, decided)
             }
             Request::Verify { id, producer, parts } => {
@@ -306,24 +322,24 @@ impl Coordinator {
             }
             Request::End { id, producer, outcome, epoch_per_transaction } => {
                 let end = decide::End { producer, outcome, epoch_per_transaction };
-                let decided = decide::end(known(&id), now, end, ids);
+                let decided = decide::end(known(&id), wall, end, ids);
                 (id, decided)
             }
             Request::Terminate { id } => {
-                let decided = decide::terminate(known(&id), now);
+                let decided = decide::terminate(known(&id), wall);
                 (id, decided)
             }
         };
         let Decided { record, answer } = decided;
         let mut step = Step { changes: Vec::new(), effects: Vec::new(), answer: Some(answer) };
         if let Some(record) = record {
-            self.change(id, record, &mut step);
+            self.change(now, id, record, &mut step);
         }
         step
     }
 
     /// Notes what became of an effect. With the last one the transaction is complete (rule X5).
-    pub fn report(&mut self, now: TimestampMs, report: Report) -> Step {
+    pub fn report(&mut self, now: Now, report: Report) -> Step {
         let mut step = Step { changes: Vec::new(), effects: Vec::new(), answer: None };
         let Report { id, ticket, done } = report;
         let Some(transaction) = self.transactions.get_mut(&id) else { return step };
@@ -335,21 +351,21 @@ impl Coordinator {
             left.groups.remove(group);
         }
         if left.partitions.is_empty() && left.groups.is_empty() {
-            let complete = decide::complete(&transaction.record, now);
-            self.change(id, complete, &mut step);
+            let complete = decide::complete(&transaction.record, TimestampMs(now.wall_ms));
+            self.change(now, id, complete, &mut step);
         }
         step
     }
 
     /// Aborts what has timed out (rule X8), and forgets ids that nobody has used for long. To be called again at `next_deadline`.
-    pub fn tick(&mut self, now: TimestampMs) -> Step {
+    pub fn tick(&mut self, now: Now) -> Step {
         let mut step = Step { changes: Vec::new(), effects: Vec::new(), answer: None };
         for _ in 0..TICK_MAX {
-            let Some((_, id)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) else { break };
+            let Some((_, id)) = self.deadlines.first().filter(|(due_ms, _)| *due_ms <= now.steady_ms) else { break };
             let id = id.clone();
             let record = &self.transactions[&id].record;
-            match decide::timed_out(record, now) {
-                Some(aborting) => self.change(id, aborting, &mut step),
+            match decide::timed_out(record, TimestampMs(now.wall_ms)) {
+                Some(aborting) => self.change(now, id, aborting, &mut step),
                 None => {
                     self.deadlines.pop_first();
                     self.transactions.remove(&id);
@@ -360,10 +376,10 @@ impl Coordinator {
         step
     }
 
-    /// When `tick` has something to do next.
+    /// When `tick` has something to do next, in milliseconds of the steady clock.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<TimestampMs> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.first().map(|(due_ms, _)| *due_ms)
     }
 
     /// Everything that has to be seen to and was not reported as done. Only for changes that are durable: after a load, or when none is
@@ -395,28 +411,37 @@ impl Coordinator {
     }
 
     /// Takes a decision over. A transaction that is prepared without any part is complete at once.
-    fn change(&mut self, id: String, record: TransactionRecord, step: &mut Step) {
+    fn change(&mut self, now: Now, id: String, record: TransactionRecord, step: &mut Step) {
         let record = match record.state.prepared() {
             Some(_) if record.partitions.is_empty() && record.groups.is_empty() => {
-                let now = record.changed;
-                decide::complete(&record, now)
+                let wall = record.changed;
+                decide::complete(&record, wall)
             }
             _ => record,
         };
         step.changes.push(Change { id: id.clone(), record: Some(record.clone()) });
-        self.put(id.clone(), record);
+        let due_ms = match self.transactions.get(&id) {
+            // What is added to a transaction gives it no more time.
+            Some(Transaction { record: before, due_ms, .. })
+                if (before.state, record.state) == (TransactionState::Ongoing, TransactionState::Ongoing) =>
+            {
+                *due_ms
+            }
+            _ => decide::wait(&record).map(|wait| now.steady_ms.saturating_add(wait.whole_ms)),
+        };
+        self.put(id.clone(), record, due_ms);
         step.effects.extend(self.transactions[&id].effect(&id));
     }
 
-    fn put(&mut self, id: String, record: TransactionRecord) {
-        if let Some(before) = self.known(&id).and_then(decide::deadline) {
+    fn put(&mut self, id: String, record: TransactionRecord, due_ms: Option<u64>) {
+        if let Some(before) = self.transactions.get(&id).and_then(|known| known.due_ms) {
             self.deadlines.remove(&(before, id.clone()));
         }
-        if let Some(deadline) = decide::deadline(&record) {
-            self.deadlines.insert((deadline, id.clone()));
+        if let Some(due_ms) = due_ms {
+            self.deadlines.insert((due_ms, id.clone()));
         }
         let left = record.state.prepared().map(|outcome| self.left(&record, outcome));
-        self.transactions.insert(id, Transaction { record, left });
+        self.transactions.insert(id, Transaction { record, due_ms, left });
     }
 
     /// What a prepared transaction needs to be complete.

@@ -35,10 +35,15 @@ impl Machine for Groups {
     type Services = ();
     const KIND: ShardKind = ShardKind::Group;
 
-    async fn load(store: &Store, held: &HeldShard, now: Now, world: &World) -> Result<Loaded<Groups>, LoadError> {
+    async fn load(
+        store: &Store,
+        held: &HeldShard,
+        now: impl Fn() -> Now + Send,
+        world: &World,
+    ) -> Result<Loaded<Groups>, LoadError> {
         let loaded = store.load_groups(held).await?;
         let records = loaded.records.len() as u64;
-        let topics = Arc::clone(&world.topics);
+        let (now, topics) = (now(), Arc::clone(&world.topics));
         let (shard, step) = Shard::load(now, world.rules(), topics, loaded.records)
             .map_err(|misplaced| LoadError::Records(misplaced.to_string()))?;
         let shard = shard.in_office(CoordinatorEpoch(held.coord_epoch()));
@@ -63,7 +68,7 @@ impl Machine for Groups {
         self.shard.tick(now).into()
     }
 
-    fn next_deadline(&self, _: Now) -> Option<u64> {
+    fn next_deadline(&self) -> Option<u64> {
         self.shard.next_deadline()
     }
 

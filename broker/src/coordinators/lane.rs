@@ -165,7 +165,7 @@ impl<M: Machine> Lane<M> {
         let _turn = turns.acquire_owned().await.expect("it is never closed");
         let began = clock::monotonic();
         let world = Arc::clone(&self.world.borrow_and_update());
-        match M::load(&self.store, held, self.now(), &world).await {
+        match M::load(&self.store, held, now_since(self.started), &world).await {
             Ok(loaded) => {
                 let (took, records, bytes) = (clock::monotonic() - began, loaded.records, loaded.bytes);
                 self.meters.loaded(M::KIND.word(), records, bytes, took);
@@ -197,8 +197,7 @@ impl<M: Machine> Lane<M> {
             if serving.spoilt && !leaving {
                 give_up.cancel();
             }
-            let due =
-                serving.machine.next_deadline(self.now()).map(|at_ms| self.started + Duration::from_millis(at_ms));
+            let due = serving.machine.next_deadline().map(|at_ms| self.started + Duration::from_millis(at_ms));
             tokio::select! {
                 biased;
                 (held, then, durable) = committed::<M>(&mut serving.under_way) => {
@@ -286,7 +285,14 @@ impl<M: Machine> Lane<M> {
     }
 
     fn now(&self) -> Now {
-        let steady = clock::monotonic().duration_since(self.started);
+        now_since(self.started)()
+    }
+}
+
+/// Tells both clocks, of which the steady one counts from `started`.
+fn now_since(started: Instant) -> impl Fn() -> Now + Send {
+    move || {
+        let steady = clock::monotonic().duration_since(started);
         let steady_ms = u64::try_from(steady.as_millis()).expect("a broker runs for less than an age");
         Now { steady_ms, wall_ms: clock::wall().0 }
     }

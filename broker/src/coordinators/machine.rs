@@ -27,11 +27,11 @@ pub(crate) trait Machine: Sized + Send + Sync + 'static {
     /// What it coordinates.
     const KIND: ShardKind;
 
-    /// Reads it back (rule O3).
+    /// Reads it back (rule O3). What times out counts from when it has been read, however long that takes: `now` tells it then.
     fn load(
         store: &Store,
         held: &HeldShard,
-        now: Now,
+        now: impl Fn() -> Now + Send,
         world: &World,
     ) -> impl Future<Output = Result<Loaded<Self>, LoadError>> + Send;
 
@@ -49,7 +49,7 @@ pub(crate) trait Machine: Sized + Send + Sync + 'static {
     fn tick(&mut self, now: Now) -> MadeBy<Self>;
 
     /// When `tick` is to be called, in milliseconds of the steady clock.
-    fn next_deadline(&self, now: Now) -> Option<u64>;
+    fn next_deadline(&self) -> Option<u64>;
 
     /// Takes in what has changed around it.
     fn look_around(&mut self, now: Now, world: &World) -> MadeBy<Self>;

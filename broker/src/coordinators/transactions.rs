@@ -8,7 +8,7 @@ use markers::Carrier;
 use millpond_core::groups::{Now, Token};
 use millpond_core::records::TransactionRecord;
 use millpond_core::transactions::{Coordinator, Effect, Granted, Report, Request, Step, TransactionError};
-use millpond_log::{CoordinatorEpoch, TimestampMs};
+use millpond_log::CoordinatorEpoch;
 use millpond_metadata::keys::ShardKind;
 use millpond_metadata::store::{HeldShard, ShardWrite, Store};
 use std::ops::Range;
@@ -85,11 +85,16 @@ impl Machine for Transactions {
     type Services = Arc<dyn Ways>;
     const KIND: ShardKind = ShardKind::Txn;
 
-    async fn load(store: &Store, held: &HeldShard, _: Now, _: &World) -> Result<Loaded<Transactions>, LoadError> {
+    async fn load(
+        store: &Store,
+        held: &HeldShard,
+        now: impl Fn() -> Now + Send,
+        _: &World,
+    ) -> Result<Loaded<Transactions>, LoadError> {
         let loaded = store.load_transactions(held).await?;
         let (records, bytes) = (loaded.records.len() as u64, loaded.bytes);
         let epoch = CoordinatorEpoch(held.coord_epoch());
-        let (coordinator, effects) = Coordinator::load(epoch, loaded.records);
+        let (coordinator, effects) = Coordinator::load(epoch, now(), loaded.records);
         let mut machine = Transactions { coordinator, epoch, ids_asked: false };
         // What was prepared is durable, and completed from here.
         let made = machine.made(Step { changes: Vec::new(), effects, answer: None }, None);
@@ -105,16 +110,15 @@ impl Machine for Transactions {
     }
 
     fn step(&mut self, now: Now, token: Token, request: Ask) -> MadeBy<Transactions> {
-        let wall = TimestampMs(now.wall_ms);
         let answer = match request {
             Ask::Do(request) => {
-                let step = self.coordinator.step(wall, request);
+                let step = self.coordinator.step(now, request);
                 return self.made(step, Some(token));
             }
             Ask::Report(reports) => {
                 let mut noted = Made { answers: vec![(token, Told::Noted)], ..Made::default() };
                 for report in reports {
-                    let step = self.coordinator.report(wall, report);
+                    let step = self.coordinator.report(now, report);
                     // Whoever finds a transaction prepared that was complete sends its markers again, which changes nothing (rule X5). So
                     // that it is complete need not be durable before the next change of its client is: they are one commit.
                     assert!(step.effects.is_empty(), "nothing is left to do of what is complete");
@@ -136,15 +140,12 @@ impl Machine for Transactions {
     }
 
     fn tick(&mut self, now: Now) -> MadeBy<Transactions> {
-        let step = self.coordinator.tick(TimestampMs(now.wall_ms));
+        let step = self.coordinator.tick(now);
         self.made(step, None)
     }
 
-    fn next_deadline(&self, now: Now) -> Option<u64> {
-        // Transactions time out by the wall clock: the next owner goes on counting.
-        let deadline = self.coordinator.next_deadline()?;
-        let left = u64::try_from(deadline.0.saturating_sub(now.wall_ms)).unwrap_or(0);
-        Some(now.steady_ms.saturating_add(left))
+    fn next_deadline(&self) -> Option<u64> {
+        self.coordinator.next_deadline()
     }
 
     fn look_around(&mut self, _: Now, _: &World) -> MadeBy<Transactions> {

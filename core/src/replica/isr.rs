@@ -65,7 +65,9 @@ impl Replica {
         // Rule I7: changed by a leader only, whose session is compared.
         let min_isr = self.min_isr_wanted.filter(|wanted| *wanted != leading.record.min_isr)?;
         let mut record = PartitionRecord { min_isr, ..leading.record.clone() };
-        record.elr = removal(&record, &record.isr);
+        if self.rules.uphold(Rule::MinIsrClearsElr) {
+            record.elr = removal(&record, &record.isr);
+        }
         propose(record, None)
     }
 

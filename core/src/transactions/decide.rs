@@ -2,7 +2,9 @@
 //!
 //! They know neither time nor other ids but what they are given, and change nothing in place.
 
-use super::{EXPIRY_MS, Granted, ID_BYTES_MAX, Parts, TIMEOUT_MAX_MS, TransactionError};
+use super::{
+    EXPIRY_MS, Granted, ID_BYTES_MAX, LOADED_ID_LEAST_MS, LOADED_LEAST_MS, Parts, TIMEOUT_MAX_MS, TransactionError,
+};
 use crate::records::{ProducerInstance, TransactionRecord, TransactionState};
 use millpond_log::transactions::TxnOutcome;
 use millpond_log::{ProducerEpoch, ProducerId, TimestampMs};
@@ -365,14 +367,36 @@ pub(super) fn complete(known: &TransactionRecord, now: TimestampMs) -> Transacti
     }
 }
 
-/// When time alone changes the record: an ongoing transaction times out, an id that is not used is forgotten.
-pub(super) fn deadline(known: &TransactionRecord) -> Option<TimestampMs> {
-    let after = |from: TimestampMs, ms: i64| Some(TimestampMs(from.0.saturating_add(ms)));
+/// How long a record stays as it is if nobody does anything: an ongoing transaction times out, an id that is not used is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// From when on, by the wall clock of whoever wrote it.
+    since: TimestampMs,
+    pub(super) whole_ms: u64,
+    /// What of it is left for whoever loads the record, at least.
+    least_ms: u64,
+}
+
+impl Wait {
+    /// What is left of it for whoever loads the record at `now`: never more than all of it, and never nothing, since either clock may be
+    /// wrong.
+    pub(super) fn left_ms(self, now: TimestampMs) -> u64 {
+        let passed_ms = u64::try_from(now.0.saturating_sub(self.since.0)).unwrap_or(0);
+        self.whole_ms.saturating_sub(passed_ms).max(self.least_ms.min(self.whole_ms))
+    }
+}
+
+/// How long the record waits; none if for ever.
+pub(super) fn wait(known: &TransactionRecord) -> Option<Wait> {
     match known.state {
-        TransactionState::Ongoing => after(known.started.unwrap_or(known.changed), i64::from(known.timeout_ms)),
+        TransactionState::Ongoing => Some(Wait {
+            since: known.started.unwrap_or(known.changed),
+            whole_ms: u64::from(known.timeout_ms),
+            least_ms: LOADED_LEAST_MS,
+        }),
         TransactionState::PrepareCommit | TransactionState::PrepareAbort => None,
         TransactionState::Empty | TransactionState::CompleteCommit | TransactionState::CompleteAbort => {
-            after(known.changed, EXPIRY_MS)
+            Some(Wait { since: known.changed, whole_ms: EXPIRY_MS, least_ms: LOADED_ID_LEAST_MS })
         }
     }
 }

@@ -5,7 +5,7 @@ mod sim;
 use super::*;
 use millpond_log::{ProducerEpoch, TopicId};
 
-const NOW: TimestampMs = TimestampMs(1_000_000);
+const NOW: Now = Now { steady_ms: 5_000, wall_ms: 1_000_000 };
 const TIMEOUT: i32 = 60_000;
 const ID: &str = "payments";
 
@@ -13,14 +13,14 @@ const ID: &str = "payments";
 struct Fixture {
     coordinator: Coordinator,
     store: BTreeMap<String, TransactionRecord>,
-    now: TimestampMs,
+    now: Now,
     /// Effects of the newest step.
     effects: Vec<Effect>,
     writes: usize,
 }
 
 fn fresh() -> Fixture {
-    let mut coordinator = Coordinator::load(CoordinatorEpoch(1), []).0;
+    let mut coordinator = Coordinator::load(CoordinatorEpoch(1), NOW, []).0;
     coordinator.give_producer_ids(100..200);
     Fixture { coordinator, store: BTreeMap::new(), now: NOW, effects: Vec::new(), writes: 0 }
 }
@@ -99,6 +99,12 @@ impl Fixture {
         self.step(Request::End { id: ID.to_owned(), producer, outcome, epoch_per_transaction: false })
     }
 
+    /// Time passes on both clocks.
+    fn pass(&mut self, ms: u64) {
+        self.now.steady_ms += ms;
+        self.now.wall_ms += ms as i64;
+    }
+
     fn tick(&mut self) {
         let step = self.coordinator.tick(self.now);
         assert_eq!(self.took(step), None);
@@ -132,7 +138,7 @@ impl Fixture {
     fn fail_over(&mut self) {
         let records: Vec<_> = self.store.iter().map(|(id, record)| (id.clone(), record.clone())).collect();
         let epoch = CoordinatorEpoch(self.coordinator.epoch.0 + 1);
-        (self.coordinator, self.effects) = Coordinator::load(epoch, records);
+        (self.coordinator, self.effects) = Coordinator::load(epoch, self.now, records);
         self.coordinator.give_producer_ids(500..600);
     }
 
@@ -340,13 +346,13 @@ fn a_transaction_that_times_out_is_aborted_and_its_producer_fenced() {
     let mut txn = fresh();
     txn.init_for(2_000, None).unwrap();
     txn.add(instance(100, 0), partitions(&[1])).unwrap();
-    txn.now.0 += 1_000;
+    txn.pass(1_000);
     txn.add(instance(100, 0), partitions(&[2])).unwrap();
-    assert_eq!(txn.coordinator.next_deadline(), Some(TimestampMs(NOW.0 + 2_000)), "counted from its beginning");
-    txn.now.0 += 999;
+    assert_eq!(txn.coordinator.next_deadline(), Some(NOW.steady_ms + 2_000), "counted from its beginning");
+    txn.pass(999);
     txn.tick();
     assert_eq!(txn.state(), TransactionState::Ongoing);
-    txn.now.0 += 1;
+    txn.pass(1);
     txn.tick();
     assert_eq!((txn.state(), txn.markers()), (TransactionState::PrepareAbort, vec![(100, 1, true, Abort, vec![1, 2])]));
     assert_eq!(txn.add(instance(100, 0), partitions(&[1])), FENCED);
@@ -357,6 +363,59 @@ fn a_transaction_that_times_out_is_aborted_and_its_producer_fenced() {
     assert_eq!(txn.end_v1(instance(100, 0), Commit), FENCED);
     txn.fail_over();
     assert_eq!(txn.init(Some(instance(100, 0))), granted(100, 2), "case T4");
+}
+
+/// A clock that jumps says nothing about how long a transaction has been open.
+#[test]
+fn a_jump_of_the_wall_clock_ends_no_transaction_and_keeps_none_open() {
+    for jump_ms in [3_600_000, -3_600_000, i64::MAX / 2, -1_000_000] {
+        let mut txn = fresh();
+        txn.init(None).unwrap();
+        txn.add(instance(100, 0), partitions(&[1])).unwrap();
+        txn.now.wall_ms += jump_ms;
+        txn.tick();
+        assert_eq!(txn.state(), TransactionState::Ongoing, "{jump_ms}");
+        txn.pass(TIMEOUT as u64 - 1);
+        txn.add(instance(100, 0), partitions(&[2])).unwrap();
+        txn.tick();
+        assert_eq!(txn.state(), TransactionState::Ongoing, "{jump_ms}");
+        txn.pass(1);
+        txn.tick();
+        assert_eq!(txn.state(), TransactionState::PrepareAbort, "{jump_ms}: rule X8");
+        txn.finish();
+        assert_eq!(txn.state(), TransactionState::CompleteAbort);
+        txn.now.wall_ms -= jump_ms;
+        txn.tick();
+        assert!(txn.store.contains_key(ID), "{jump_ms}: nor is an id forgotten");
+    }
+}
+
+/// Another owner counts on by its own wall clock, but gives nobody more than the whole timeout, nor so little that nothing can be done.
+#[test]
+fn whoever_takes_over_counts_on_and_a_clock_that_is_ahead_leaves_time_to_end() {
+    let least = LOADED_LEAST_MS;
+    let whole = TIMEOUT as u64;
+    let check = |timeout_ms: u64, open_ms: u64, skew_ms: i64, left_ms: u64| {
+        let mut txn = fresh();
+        txn.init_for(timeout_ms as i32, None).unwrap();
+        txn.add(instance(100, 0), partitions(&[1])).unwrap();
+        txn.pass(open_ms);
+        // The steady clock of another process begins anywhere.
+        txn.now = Now { steady_ms: 77, wall_ms: txn.now.wall_ms + skew_ms };
+        txn.fail_over();
+        let due = txn.coordinator.next_deadline();
+        assert_eq!(due, Some(77 + left_ms), "{timeout_ms} ms, open for {open_ms} ms, ahead by {skew_ms} ms");
+        assert_eq!(txn.end(instance(100, 0), Commit), granted(100, 1), "and its client may still end it");
+    };
+    check(whole, 20_000, 0, 40_000);
+    check(whole, 20_000, 5_000, 35_000);
+    check(whole, 59_000, 0, least);
+    check(whole, 20_000, 3_600_000, least);
+    check(whole, 20_000, i64::MAX / 2, least);
+    check(whole, 20_000, -15_000, 55_000);
+    check(whole, 20_000, -3_600_000, whole);
+    check(5_000, 4_000, 0, 5_000);
+    check(900_000, 30_000, 3_600_000, least);
 }
 
 /// Case T7.
@@ -391,7 +450,7 @@ fn a_transaction_of_offsets_alone_is_settled_and_times_out() {
     txn.finish();
     assert_eq!(txn.state(), TransactionState::CompleteCommit);
     txn.add(instance(100, 1), group("g")).unwrap();
-    txn.now.0 += i64::from(TIMEOUT);
+    txn.pass(TIMEOUT as u64);
     txn.tick();
     settles(&txn, 2, Abort);
 }
@@ -451,7 +510,7 @@ fn used_up_epochs_are_replaced_by_another_producer_id() {
 
 #[test]
 fn without_producer_ids_clients_are_told_to_retry_and_nothing_changes() {
-    let mut coordinator = Coordinator::load(CoordinatorEpoch(1), []).0;
+    let mut coordinator = Coordinator::load(CoordinatorEpoch(1), NOW, []).0;
     let init = |id: &str| Request::Init { id: id.to_owned(), timeout_ms: TIMEOUT, expected: None };
     let step = coordinator.step(NOW, init("a"));
     assert_eq!((step.changes.len(), step.answer), (0, Some(Err(TransactionError::NoProducerId))));
@@ -484,20 +543,39 @@ fn an_operator_aborts_what_is_ongoing_and_nothing_else() {
 fn ids_are_forgotten_after_a_week_without_use_and_never_while_something_is_open() {
     let mut txn = fresh();
     txn.init(None).unwrap();
-    txn.now.0 += EXPIRY_MS - 1;
+    txn.pass(EXPIRY_MS - 1);
     txn.tick();
     assert!(txn.store.contains_key(ID));
     txn.add(instance(100, 0), partitions(&[1])).unwrap();
     txn.end(instance(100, 0), Commit).unwrap();
-    txn.now.0 += 10 * EXPIRY_MS;
+    txn.pass(10 * EXPIRY_MS);
     txn.tick();
     assert_eq!((txn.state(), txn.coordinator.next_deadline()), (TransactionState::PrepareCommit, None));
     txn.finish();
-    txn.now.0 += EXPIRY_MS;
+    txn.pass(EXPIRY_MS);
     txn.tick();
     assert!(txn.store.is_empty() && txn.coordinator.describe(ID).is_none());
     assert_eq!(txn.add(instance(100, 1), partitions(&[1])), MAPPING);
     assert_eq!(txn.init(None), granted(101, 0));
+}
+
+#[test]
+fn an_id_is_not_forgotten_at_once_where_the_clock_of_a_new_owner_is_ahead() {
+    let mut txn = fresh();
+    txn.init(None).unwrap();
+    txn.now.wall_ms += 400 * 24 * 3_600_000;
+    txn.fail_over();
+    txn.pass(LOADED_ID_LEAST_MS - 1);
+    txn.tick();
+    assert_eq!(txn.add(instance(100, 0), partitions(&[1])), DONE, "it is still known");
+    assert_eq!(txn.end(instance(100, 0), Commit), granted(100, 1));
+    txn.finish();
+    txn.pass(EXPIRY_MS - 1);
+    txn.tick();
+    assert!(txn.store.contains_key(ID), "what is used is kept for a week from then on");
+    txn.pass(1);
+    txn.tick();
+    assert!(txn.store.is_empty());
 }
 
 #[test]
@@ -508,7 +586,7 @@ fn a_tick_is_short_and_the_next_one_goes_on() {
         let init = Request::Init { id: format!("t{id}"), timeout_ms: TIMEOUT, expected: None };
         txn.step(init).unwrap();
     }
-    txn.now.0 += EXPIRY_MS;
+    txn.pass(EXPIRY_MS);
     for left in [150, 50, 0, 0] {
         txn.tick();
         assert_eq!(txn.store.len(), left);

@@ -128,6 +128,28 @@ pub(crate) async fn goes_on(stage: &Stage) -> Result<(), String> {
     })
 }
 
+/// Waits until a worker has a transaction open.
+///
+/// # Errors
+/// It begins none, for long.
+pub(crate) async fn in_transaction(stage: &Stage, worker: u16) -> Result<(), String> {
+    let pipeline = stage.pipeline.as_ref().ok_or("there is no pipeline")?;
+    let waited = tokio::time::timeout(PATIENCE, async {
+        let mut poll = tokio::time::interval(POLL / 4);
+        while !pipeline.ledger.has_open(worker) {
+            poll.tick().await;
+        }
+    });
+    waited.await.map_err(|_| format!("worker {worker} begins no transaction within {PATIENCE:?}"))
+}
+
+/// Transactions that workers had to abort so far, and processes that worked: both rise when a transaction ends that its worker did not
+/// end.
+pub(crate) fn disturbed(stage: &Stage) -> Option<(u64, u64)> {
+    let counts = stage.pipeline.as_ref()?.ledger.counts();
+    Some((counts.aborted.1, counts.lives))
+}
+
 /// The broker that coordinates the pipeline's group.
 ///
 /// # Errors

@@ -209,8 +209,13 @@ pub(crate) static ALL: &[Scenario] = &[
     },
     Scenario {
         name: "clock-jump",
-        about: "brokers' wall clocks jump by an hour, forth and back, one after the other",
-        options: || FleetOptions { clocks: true, ..FleetOptions::default() },
+        about: "brokers' wall clocks jump by an hour, forth and back, one after the other, with transactions open",
+        options: || FleetOptions {
+            clocks: true,
+            tick: Duration::from_millis(100),
+            workers: 3,
+            ..FleetOptions::default()
+        },
         needs: &[Need::File(FAKETIME)],
         script: |stage| Box::pin(clock_jump(stage)),
         ..PLAIN
@@ -443,11 +448,29 @@ async fn etcd_down(stage: &mut Stage, short: Duration, long: Duration) -> Result
     Ok(())
 }
 
+/// Rule X8: a clock that jumps times out no transaction, where it is coordinated, and where it is coordinated next.
 async fn clock_jump(stage: &mut Stage) -> Result<(), String> {
+    const WORKER: u16 = 1;
+    pipeline::goes_on(stage).await?;
     for _ in 0..rounds(stage, 1, 3) {
+        let before = pipeline::disturbed(stage);
         for broker in 0..stage.fleet.size() {
+            pipeline::in_transaction(stage, WORKER).await?;
             steps::clock_jumps(stage, broker).await?;
+            pipeline::goes_on(stage).await?;
         }
+        let after = pipeline::disturbed(stage);
+        stage.expect(before == after, || {
+            format!("transactions aborted by need, and processes of workers: {before:?} before clocks jumped, {after:?} after")
+        });
+        let victim = pipeline::transaction_coordinator(stage, WORKER).await?;
+        let others: Vec<usize> = (0..stage.fleet.size()).filter(|broker| *broker != victim).collect();
+        stage.mark("clocks of the others jump", &others).await?;
+        others.iter().for_each(|broker| stage.fleet.set_clock(*broker, 3600));
+        pipeline::in_transaction(stage, WORKER).await?;
+        steps::hurt_one(stage, victim, Hurt::Kill, Duration::ZERO).await?;
+        pipeline::goes_on(stage).await?;
+        others.iter().for_each(|broker| stage.fleet.set_clock(*broker, 0));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! One partition and its bucket, by seed: the replica, the tiering, the collection and the metadata transactions that ship, over
 //! a WAL that loses what was not synced, a bucket and a metadata store that misbehave. Every step is checked.
 //!
-//! `MILLPOND_SIM_SEEDS=N` runs more seeds than the suite does.
+//! `SIM_SEEDS=N` runs more seeds than the suite does, from `SIM_FROM` on.
 
 mod bucket;
 mod checks;
@@ -18,8 +18,17 @@ const SEEDS: u64 = 45;
 /// Seeds within which the removal of a rule has to be noticed.
 const GATE_SEEDS: u64 = 200;
 
-fn seeds() -> u64 {
-    std::env::var("MILLPOND_SIM_SEEDS").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"))
+/// How many new seeds are run beside the fixed ones.
+const FRESH: u64 = 5;
+
+/// The fixed seeds, and some that are new each time; or those that are asked for.
+fn seeds() -> Vec<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|said| said.parse::<u64>().expect("a number"));
+    let from = number("SIM_FROM");
+    match number("SIM_SEEDS") {
+        Some(count) => (0..count).map(|nth| from.unwrap_or(0) + nth).collect(),
+        None => (0..SEEDS).chain((0..FRESH).map(|nth| from.unwrap_or(1_000_000) + nth)).collect(),
+    }
 }
 
 #[test]
@@ -33,7 +42,7 @@ fn one_seed_makes_one_run() {
 #[test]
 fn nothing_acknowledged_is_lost_or_doubled_whatever_bucket_metadata_and_power_do() {
     let mut total = world::Tally::default();
-    for seed in 0..seeds() {
+    for seed in seeds() {
         let Run { trace, violation, tally } = run(seed, TierRules::ALL);
         if let Some(violation) = violation {
             let tail = trace[trace.len().saturating_sub(40)..].join("\n");

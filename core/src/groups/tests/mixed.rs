@@ -4,10 +4,11 @@
 //!
 //! Checked all along: rule S20 as the members see it. At the end, when all is calm: rule L8, every partition is read by one of them.
 
-use super::churn::{Random, seeds};
+use super::churn::{Random, SEEDS};
 use super::*;
 use crate::groups::embedded::{ByName, read_assignment, write_assignment};
 use crate::records::groups::{ClassicPiece, RecordPart};
+use crate::seeds::{RUNS_THAT_TELL, seeds};
 use std::collections::VecDeque;
 
 const EVENTS: usize = 400;
@@ -80,15 +81,17 @@ struct Mixed {
 
 #[test]
 fn partitions_have_one_owner_whatever_members_speak() {
-    let (mut conversions, mut failovers, mut runs) = (0, 0, 0);
-    for seed in seeds() {
+    let (mut conversions, mut failovers) = (0, 0);
+    let seeds = seeds(SEEDS);
+    for &seed in &seeds {
         let run = std::panic::catch_unwind(|| run(seed));
         let mixed = run.unwrap_or_else(|_| panic!("SEED={seed}"));
         conversions += mixed.conversions;
         failovers += mixed.failovers;
-        runs += 1;
     }
-    assert!(conversions > runs && failovers > runs, "{runs} runs, {conversions} conversions, {failovers} failovers");
+    let runs = seeds.len();
+    let changing = conversions > runs && failovers > runs;
+    assert!(changing || runs < RUNS_THAT_TELL, "{runs} runs, {conversions} conversions, {failovers} failovers");
 }
 
 fn run(seed: u64) -> Mixed {

@@ -1,8 +1,7 @@
 //! What is done to a pipeline and to the fleet below it, drawn by seed: brokers that lead or coordinate, workers and etcd's leader.
 
 use super::workers::{Order, SILENT_AT_MOST};
-use super::{goes_on, group_coordinator, transaction_coordinator};
-use crate::fleet::{PATIENCE, POLL};
+use super::{goes_on, group_coordinator, in_transaction, transaction_coordinator};
 use crate::hurts::Hurt;
 use crate::network::{Cut, Network};
 use crate::stage::Stage;
@@ -165,16 +164,4 @@ async fn order(stage: &Stage, worker: u16, order: Order) -> Result<(), String> {
     stage.tell(&format!("worker {worker}: {order:?}"));
     let pipeline = stage.pipeline.as_ref().ok_or("there is no pipeline")?;
     pipeline.workers.order(worker, order).await
-}
-
-/// Waits until a worker has a transaction open.
-async fn in_transaction(stage: &Stage, worker: u16) -> Result<(), String> {
-    let pipeline = stage.pipeline.as_ref().ok_or("there is no pipeline")?;
-    let waited = tokio::time::timeout(PATIENCE, async {
-        let mut poll = tokio::time::interval(POLL / 4);
-        while !pipeline.ledger.has_open(worker) {
-            poll.tick().await;
-        }
-    });
-    waited.await.map_err(|_| format!("worker {worker} begins no transaction within {PATIENCE:?}"))
 }

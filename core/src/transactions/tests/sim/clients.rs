@@ -57,6 +57,10 @@ struct Pending {
 
 const TRIES_MAX: u32 = 12;
 
+/// Below what a new owner leaves at least: so it begins anew with each of them.
+pub(super) const TIMEOUT_MS: i32 = 2_000;
+const _: () = assert!((TIMEOUT_MS as u64) < LOADED_LEAST_MS);
+
 impl Client {
     pub(super) fn tell(&self) -> String {
         let unsent = self.writes.iter().filter(|write| !write.acknowledged).count();
@@ -103,7 +107,7 @@ impl World {
         match self.clients[at].stage {
             Stage::Init => self.call(at, |client| Request::Init {
                 id: client.id.clone(),
-                timeout_ms: 2_000,
+                timeout_ms: TIMEOUT_MS,
                 expected: client.me.filter(|_| client.recovers),
             }),
             Stage::Idle if !self.healed => self.begin(at),
