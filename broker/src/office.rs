@@ -74,8 +74,10 @@ impl Registrar {
         &mut self,
         disk_inc: Incarnation,
     ) -> Result<(Incarnation, Option<String>), OfficeError> {
+        // What the WAL writes while the store is away brings an old copy of a disk to where that disk was, without what it held.
+        let found = store::Registration { durable_lsn: self.wal.found_lsn(), ..self.registration(disk_inc) };
         loop {
-            match self.store.examine_disk(&self.registration(disk_inc)).await {
+            match self.store.examine_disk(&found).await {
                 Ok(Some(Registered::StaleDisk { reason })) => {
                     let fresh = WalGen(rand::random_range(1..=u64::MAX));
                     tracing::error!(

@@ -363,6 +363,12 @@ impl Wal {
         self.shared.remember(|damage| damage.retain(of_others))
     }
 
+    /// Newest frame that was found when it was opened, whatever was written since: which disk it is is told by that (rule B1a).
+    #[must_use]
+    pub fn found_lsn(&self) -> Lsn {
+        self.shared.found_lsn
+    }
+
     /// Newest durable frame (rule B1a).
     #[must_use]
     pub fn durable_lsn(&self) -> Lsn {

@@ -2,15 +2,17 @@
 
 use super::*;
 use crate::faulted::{Fault, Faulted};
-use crate::wal::WalOptions;
 use crate::wal::disk::RealDisk;
+use crate::wal::{WalEvent, WalOptions, WalRecord};
 use futures::FutureExt;
+use millpond_log::{LeaderEpoch, PartitionId, TopicId};
 use millpond_metadata::embedded::Embedded;
 use millpond_metadata::keys::Keys;
 use millpond_metadata::kv::{BoxFuture, Kv, Range, Ranged, Txn, TxnOutcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
+use tokio::sync::mpsc::unbounded_channel;
 
 /// A store that says that it was restored: to transactions, to reads.
 #[derive(Default)]
@@ -94,6 +96,32 @@ async fn a_disk_is_settled_before_it_registers_and_a_restored_store_is_told_then
     kv.fault.reads.store(true, Ordering::Relaxed);
     let told = registrar.examine(Incarnation(0)).await;
     assert!(matches!(told, Err(OfficeError::Store(StoreError::Restored(_)))), "{told:?}");
+}
+
+/// Writes a frame, and waits until it is durable.
+async fn write(wal: &Wal) {
+    let (sender, mut events) = unbounded_channel();
+    let (partition, epoch) = (PartitionId { topic: TopicId(7), index: 0 }, LeaderEpoch(1));
+    wal.appender(sender).append(vec![WalRecord::EpochSeen { partition, epoch }], Vec::new());
+    let synced = events.recv().await;
+    assert!(matches!(synced, Some(WalEvent::Synced { .. })), "{synced:?}");
+}
+
+/// Rule B1a: an old copy that waits for the metadata store goes on writing, marks of its syncs for example, and so comes to the position of
+/// the disk that registered last, without what was there.
+#[tokio::test]
+async fn an_old_disk_is_told_by_what_was_found_on_it_and_not_by_what_was_written_since() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut registrar, registration, _) = registered(&dir).await;
+    let Registration { session, disk, .. } = registration;
+    let noted = Lsn(3);
+    let told = registrar.store.refresh_broker(&session, disk, noted, None).await;
+    assert!(matches!(told, Ok(Outcome::Committed { .. })), "{told:?}");
+    while registrar.wal.durable_lsn() < noted {
+        write(&registrar.wal).await;
+    }
+    let examined = registrar.examine(session.inc).await.expect("it becomes another replica (rule B4)");
+    assert!(matches!(examined, (Incarnation(0), Some(_))), "{examined:?}");
 }
 
 /// From one keep-alive to the answer to the next, when the answers to them, and to a read before the next, take so long.

@@ -230,6 +230,7 @@ fn start(
         tails: Tails::new(log.tails),
         space,
         queue: Queue::default(),
+        found_lsn: Lsn(next_lsn.0 - 1),
         durable_lsn: AtomicU64::new(next_lsn.0 - 1),
         label: Mutex::new((label_file, opening.label.clone())),
         damage: Mutex::new(state_file::decode_damage(&remembered)),

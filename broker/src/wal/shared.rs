@@ -7,6 +7,7 @@ use super::state_file::{self, Bad, Label, LabelFile};
 use super::tails::Tails;
 use super::{WalError, WalEvent, WalOptions};
 use crate::metrics::WalMeters;
+use millpond_log::Lsn;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -23,6 +24,8 @@ pub(super) struct Shared {
     pub(super) tails: Tails,
     pub(super) space: Space,
     pub(super) queue: Queue,
+    /// Newest frame that was found when it was opened.
+    pub(super) found_lsn: Lsn,
     pub(super) durable_lsn: AtomicU64,
     pub(super) label: Mutex<(LabelFile, Label)>,
     pub(super) damage: Mutex<Vec<Bad>>,
