@@ -392,7 +392,8 @@ impl World {
                     self.acknowledged(id, appended.base)?;
                 }
                 Output::Trim { to } => self.wal.trim(to),
-                Output::Publish => {}
+                // Nobody else leads this partition, so nobody else moves its log start.
+                Output::Publish | Output::ReadForOffice { .. } => {}
                 Output::Fault(fault) => return Err(fault.to_string()),
                 other => return Err(format!("a lone replica wants {other:?}")),
             }
