@@ -6,6 +6,7 @@
 mod clients;
 mod offsets;
 mod places;
+mod weather;
 
 use super::*;
 use crate::replica::VerificationToken;
@@ -15,49 +16,7 @@ use millpond_log::Batch;
 use offsets::Offsets;
 use places::Partition;
 use std::collections::VecDeque;
-
-/// SplitMix64: one seed, one run.
-pub(super) struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub(super) fn percent(&mut self, chance: usize) -> bool {
-        self.below(100) < chance
-    }
-}
-
-/// A rule that a run can do without, to see that the checks miss it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Removed {
-    Nothing,
-    /// Section 2.9: answers and effects wait for the store.
-    Durability,
-    /// X3: a first batch is verified.
-    Verification,
-    /// X5: complete only after the markers.
-    Markers,
-    /// O3: an owner that was replaced writes nothing.
-    Fence,
-    /// X3: what a group is told of a transaction counts from when it was asked, not from when it was told.
-    Moment,
-    /// X5: offsets remember in which epoch of the coordinator they were confirmed.
-    Owner,
-    /// X6: what is stable ends where a transaction is open.
-    Stable,
-    /// X5: a leader that knows a marker of this epoch, and of nothing that is open, proves all the same that it leads.
-    Proof,
-}
+use weather::{Random, Removed, Tally, Weather};
 
 /// Whom a coordinator answers.
 #[derive(Clone, Debug)]
@@ -134,44 +93,6 @@ pub(super) enum Message {
     Reported(Report),
 }
 
-/// What happened, over many runs: a check that never sees something checks nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) commits: u32,
-    pub(super) aborts: u32,
-    pub(super) fenced: u32,
-    pub(super) undecided: u32,
-    failovers: u32,
-    pub(super) group_failovers: u32,
-    restarts: u32,
-    depositions: u32,
-    timeouts: u32,
-    jumps: u32,
-    rotations: u32,
-    /// Plain batches under the id of a transactional producer that were appended.
-    pub(super) strays: u32,
-    /// Transactions whose sequence numbers were used again.
-    pub(super) numbered_anew: u32,
-    /// Writes that were refused since theirs were.
-    pub(super) used_up: u32,
-}
-
-/// How bad it is: of a thousand steps, or of a hundred messages.
-#[derive(Clone, Copy, Debug)]
-struct Weather {
-    lose: usize,
-    repeat: usize,
-    late: usize,
-    crash: usize,
-    restart: usize,
-    depose: usize,
-    open: usize,
-    stall: usize,
-    stray: usize,
-    jump: usize,
-    regroup: usize,
-}
-
 pub(super) struct World {
     pub(super) random: Random,
     weather: Weather,
@@ -219,21 +140,7 @@ impl World {
             let mut aged = Fixture::aged(32_755 + random.below(11) as u16);
             store.insert("t0".to_owned(), aged.store.remove(ID).expect("it was written"));
         }
-        // Each fault is absent from some runs, so that what needs calm happens too.
-        let mut draw = |most: usize| if random.percent(30) { 0 } else { random.below(most + 1) };
-        let weather = Weather {
-            lose: draw(15),
-            repeat: draw(15),
-            late: draw(15),
-            crash: draw(8),
-            restart: draw(8),
-            depose: draw(4),
-            open: draw(5),
-            stall: draw(3),
-            stray: draw(5),
-            jump: draw(5),
-            regroup: draw(4),
-        };
+        let weather = Weather::draw(&mut random);
         let mut world = World {
             random,
             weather,
@@ -678,6 +585,7 @@ fn a_transaction_has_one_outcome_whatever_fails() {
         sum.undecided += tally.undecided;
         sum.failovers += tally.failovers;
         sum.group_failovers += tally.group_failovers;
+        sum.offsets += tally.offsets;
         sum.restarts += tally.restarts;
         sum.depositions += tally.depositions;
         sum.timeouts += tally.timeouts;
@@ -689,10 +597,21 @@ fn a_transaction_has_one_outcome_whatever_fails() {
     }
     println!("{sum:?}");
     let Tally { commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, .. } = sum;
-    let Tally { strays, numbered_anew, used_up, depositions, jumps, group_failovers, .. } = sum;
+    let Tally { strays, numbered_anew, used_up, depositions, jumps, group_failovers, offsets, .. } = sum;
     let outcomes = [commits, aborts, fenced, undecided];
-    let seen =
-        [failovers, group_failovers, restarts, depositions, timeouts, jumps, rotations, strays, numbered_anew, used_up];
+    let seen = [
+        failovers,
+        group_failovers,
+        offsets,
+        restarts,
+        depositions,
+        timeouts,
+        jumps,
+        rotations,
+        strays,
+        numbered_anew,
+        used_up,
+    ];
     let happens = outcomes.iter().chain(&seen).all(|count| *count > 10);
     assert!(happens || seeds.len() < RUNS_THAT_TELL, "{sum:?}");
 }
@@ -707,7 +626,6 @@ fn a_rule_that_is_missing_is_noticed() {
         Removed::Markers,
         Removed::Fence,
         Removed::Moment,
-        Removed::Owner,
         Removed::Stable,
         Removed::Proof,
     ];

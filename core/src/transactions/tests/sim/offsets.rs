@@ -105,7 +105,7 @@ impl Offsets {
         self.undurable.push_back(made);
     }
 
-    /// Every offset that is committed, as what was written.
+    /// Every offset that is committed, durably, as what was written.
     pub(super) fn committed(&self) -> Vec<Value> {
         let blocks = self.store.values().filter_map(|record| match record {
             Record::Offsets(block) => Some(block),
@@ -115,6 +115,9 @@ impl Offsets {
     }
 
     pub(super) fn at_rest(&self) -> bool {
+        if self.undurable.is_empty() {
+            assert_eq!(self.store, self.shard.records(), "the store holds what the shard says it persisted");
+        }
         let pending = self.store.keys().any(|key| matches!(key.part, RecordPart::Pending { .. }));
         self.undurable.is_empty() && self.asking.is_empty() && !pending
     }
@@ -175,7 +178,6 @@ impl World {
             Removed::Moment => self.offsets.moment(now),
             _ => verified,
         };
-        let coordinator = if self.removed == Removed::Owner { CoordinatorEpoch(0) } else { coordinator };
         let partition = partition_of(write.value);
         let offset =
             CommitOffset { offset: Offset(u64::from(partition.index)), leader_epoch: None, metadata: String::new() };

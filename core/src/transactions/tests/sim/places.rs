@@ -431,9 +431,11 @@ impl World {
     }
 
     /// Everything that readers of committed records, and of committed offsets, have seen.
-    pub(super) fn everything_seen(&self) -> Vec<Value> {
+    pub(super) fn everything_seen(&mut self) -> Vec<Value> {
+        let offsets = self.offsets.committed();
+        self.tally.offsets += offsets.len() as u32;
         let records = self.partitions.iter().flat_map(|partition| partition.seen.iter());
-        records.copied().chain(self.offsets.committed()).collect()
+        records.copied().chain(offsets).collect()
     }
 }
 
