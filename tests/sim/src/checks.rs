@@ -3,10 +3,10 @@
 use crate::bucket;
 use crate::log::Log;
 use crate::world::{Checked, World};
-use millpond_core::replica::{Appended, Refusal};
+use millpond_core::replica::{Appended, Placed, Refusal};
 use millpond_log::manifest::ManifestRoot;
 use millpond_log::producers::ProducerError;
-use millpond_log::{LeaderEpoch, Offset, PartitionId, ProducerId, Rid};
+use millpond_log::{LeaderEpoch, Offset, PartitionId, ProducerId, Rid, TimestampMs};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything of one partition that was ever exposed: the one true log.
@@ -25,12 +25,22 @@ pub(crate) struct History {
     starts: Offset,
 }
 
+#[derive(PartialEq)]
 struct Exposed {
     base: Offset,
     end: Offset,
     hash: u64,
     /// Of its records.
     crc: u32,
+    append_time: TimestampMs,
+}
+
+impl Exposed {
+    fn of(placed: &Placed) -> Exposed {
+        let Placed { batch, append_time, prefix_hash, .. } = placed;
+        let (base, end) = (batch.base_offset(), batch.end_offset());
+        Exposed { base, end, hash: *prefix_hash, crc: batch.crc(), append_time: *append_time }
+    }
 }
 
 impl History {
@@ -58,7 +68,7 @@ impl History {
             if let Some(stamp) = placed.batch.producer() {
                 self.sequences.insert((stamp.id, stamp.base_sequence), base);
             }
-            self.batches.push(Exposed { base, end, hash: placed.prefix_hash, crc: placed.batch.crc() });
+            self.batches.push(Exposed::of(placed));
         }
         let end = self.end();
         self.promised.retain(|base| *base < end);
@@ -139,7 +149,7 @@ impl World {
                 return Err(format!("broker {id} exposes half a batch at {base} of {partition}"));
             }
             if base < history.end() {
-                let same = history.from(base).is_some_and(|known| known.hash == placed.prefix_hash && known.end == end);
+                let same = history.from(base).is_some_and(|known| *known == Exposed::of(placed));
                 if !same {
                     return Err(format!("S1/S2 broker {id} exposes another batch at {base} of {partition}"));
                 }
@@ -167,8 +177,12 @@ impl World {
                     stamp.base_sequence, stamp.id.0
                 ));
             }
+            // Rule W3: whatever wall clocks do.
+            if history.batches.last().is_some_and(|last| last.append_time > placed.append_time) {
+                return Err(format!("W3 the append times of {partition} go back at {base}"));
+            }
             self.holes += u64::from(placed.batch.record_count() == 0);
-            history.batches.push(Exposed { base, end, hash: placed.prefix_hash, crc: placed.batch.crc() });
+            history.batches.push(Exposed::of(placed));
         }
         slot.exposed = slot.exposed.max(hw);
         Ok(())
@@ -299,6 +313,10 @@ impl World {
             let empty = crate::log::Log::default();
             let log = node.disk.synced.get(&partition).unwrap_or(&empty);
             if log.start >= committed && log.end() >= committed {
+                continue;
+            }
+            // Rule E7: what its winner has less of than object storage it takes from there, at every start until its disk begins there.
+            if self.is_unclean() && committed <= self.etcd.roots[&partition].0.tiered_end {
                 continue;
             }
             if log.hash_at(committed) != history.hash_at(committed) {

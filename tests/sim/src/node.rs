@@ -31,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) stalled_until: u64,
     /// Its disk takes nothing new before this (rule W7).
     pub(crate) full_until: u64,
+    /// How far its wall clock is ahead. It may jump at any time; the steady one never does.
+    pub(crate) clock_ahead_ms: i64,
     pub(crate) running: Option<Running>,
 }
 
@@ -45,6 +47,8 @@ pub(crate) struct Running {
     pub(crate) told: u64,
     /// What was found in the WAL, until the replicas are opened.
     pub(crate) recovered: Option<BTreeMap<PartitionId, Log>>,
+    /// The newest frame that was found in the WAL.
+    pub(crate) found_lsn: u64,
     pub(crate) slots: BTreeMap<PartitionId, Slot>,
     /// Replicas that are being opened while it runs.
     pub(crate) opening: BTreeMap<PartitionId, Placing>,
@@ -260,6 +264,7 @@ impl Running {
             image: Rc::new(Image::default()),
             told: 0,
             recovered: None,
+            found_lsn: 0,
             slots: BTreeMap::new(),
             opening: BTreeMap::new(),
             leaving: BTreeMap::new(),

@@ -36,6 +36,8 @@ pub(crate) struct Weather {
     pub(crate) overtaking: u32,
     /// Of 1000 puts, how many fail in some way.
     pub(crate) puts_failing: u32,
+    /// Whether brokers begin with clocks that are off.
+    pub(crate) clocks_differ: bool,
 }
 
 /// What may befall messages and puts.
@@ -86,11 +88,13 @@ impl Weather {
                 _ => *weight,
             })
             .collect();
-        let brokers = 3 + rng.between(0, 4) / 2;
-        let mut topics = vec![TopicPlan { replicas: 3, partitions: rng.between(1, 2), min_isr: 2 }];
+        // Few, mostly: faults meet there.
+        let brokers = [3, 3, 3, 4, 4, 5, 6, 7][rng.below(8)];
+        let min_isr = [1, 2, 2, 2, 2, 2, 3, 3][rng.below(8)];
+        let mut topics = vec![TopicPlan { replicas: 3, partitions: rng.between(1, 2), min_isr }];
         while topics.iter().map(|topic| topic.partitions).sum::<u32>() < PARTITIONS_MAX && rng.per_mille(400) {
             let replicas = rng.between(1, 3);
-            topics.push(TopicPlan { replicas, partitions: 1, min_isr: rng.between(1, 2).min(replicas) });
+            topics.push(TopicPlan { replicas, partitions: 1, min_isr: rng.between(1, replicas) });
         }
         let rough = |rng: &mut Rng, most| if rng.per_mille(250) { 0 } else { rng.between(0, most) };
         Weather {
@@ -104,6 +108,7 @@ impl Weather {
             doubled: rough(rng, 60),
             overtaking: rough(rng, 150),
             puts_failing: rough(rng, 300),
+            clocks_differ: rng.per_mille(500),
         }
     }
 }
@@ -121,6 +126,7 @@ impl fmt::Display for Weather {
             doubled,
             overtaking,
             puts_failing,
+            clocks_differ,
         } = self;
         write!(f, "brokers={brokers} topics=")?;
         for TopicPlan { replicas, partitions, min_isr } in topics {
@@ -128,7 +134,7 @@ impl fmt::Display for Weather {
         }
         write!(
             f,
-            " often={often} late={late} lost={lost} doubled={doubled} overtaking={overtaking} puts_failing={puts_failing} faults="
+            " often={often} late={late} lost={lost} doubled={doubled} overtaking={overtaking} puts_failing={puts_failing} clocks_differ={clocks_differ} faults="
         )?;
         let faults = ACTIONS
             .iter()

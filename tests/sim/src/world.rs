@@ -19,6 +19,7 @@ use crate::rng::Rng;
 use crate::wal::Wal;
 use crate::weather::Weather;
 use actions::{ACTIONS, Action, HEALTHY};
+use faults::clock_ahead;
 use millpond_core::records::PartitionRecord;
 use millpond_core::replica::{Input, Now};
 use millpond_core::rules::{Rule, Rules};
@@ -30,6 +31,9 @@ use wire::Msg;
 /// Messages on the wire above which nothing new is started; and more for each partition.
 const WIRE_MAX: usize = 40;
 const WIRE_MAX_EACH: usize = 12;
+
+/// What a true wall clock says when a run begins, in milliseconds.
+const WALL_MS: i64 = 1_000_000_000_000;
 
 /// Clients of one partition.
 const CLIENTS: u64 = 2;
@@ -94,9 +98,13 @@ impl World {
             paused_until: 0,
             stalled_until: 0,
             full_until: 0,
+            clock_ahead_ms: 0,
             running: None,
         };
-        let nodes: Vec<Node> = (0..weather.brokers).map(node).collect();
+        let mut nodes: Vec<Node> = (0..weather.brokers).map(node).collect();
+        if weather.clocks_differ {
+            nodes.iter_mut().for_each(|node| node.clock_ahead_ms = clock_ahead(&mut rng));
+        }
         let records = records(&weather, &nodes);
         let ids: Vec<PartitionId> = records.keys().copied().collect();
         let clients = ids.iter().flat_map(|id| std::iter::repeat_n(*id, CLIENTS as usize)).enumerate();
@@ -219,6 +227,11 @@ impl World {
         broker.0 as usize
     }
 
+    /// What a broker's wall clock says.
+    fn wall(&self, node: usize) -> TimestampMs {
+        TimestampMs(WALL_MS + i64::try_from(self.now_ms).expect("small") + self.nodes[node].clock_ahead_ms)
+    }
+
     fn is_paused(&self, node: usize) -> bool {
         self.nodes[node].paused_until > self.now_ms
     }
@@ -227,7 +240,7 @@ impl World {
         if self.tell && self.nodes[node].slot(partition).is_some() {
             println!("{:>8}   broker {node} {} {}", self.now_ms, partition.index, brief(&input));
         }
-        let now = Now { wall: TimestampMs(i64::try_from(self.now_ms).expect("small")), mono_ms: self.now_ms };
+        let now = Now { wall: self.wall(node), mono_ms: self.now_ms };
         let effects = self.nodes[node].step(now, partition, input);
         self.note_office(node, partition);
         self.expose(node, partition)?;

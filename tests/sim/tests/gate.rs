@@ -13,16 +13,20 @@ const UNCLEAN_SEEDS: u64 = 400;
 /// Seeds in which a missing rule has to show.
 const GATE_SEEDS: u64 = 1_000;
 
+/// The fixed seeds, and a few from `SIM_FROM` on, which `tests/run` sets anew each time, so that the set does not grow stale.
+fn seeds(fixed: u64) -> impl Iterator<Item = u64> {
+    let fresh = std::env::var("SIM_FROM").map_or(1_000_000, |from| from.parse().expect("SIM_FROM is a number"));
+    (1..=fixed).chain(fresh..fresh + 20)
+}
+
 fn run(seed: u64, rules: Rules) -> Run {
     millpond_sim::run(seed, rules, STEPS, false)
 }
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    // `tests/run` names a few seeds that are new each time, so that the set does not grow stale; a failing one prints itself.
-    let fresh = std::env::var("SIM_FROM").map_or(1_000_000, |from| from.parse().expect("SIM_FROM is a number"));
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
-    for seed in (1..=SEEDS).chain(fresh..fresh + 20) {
+    for seed in seeds(SEEDS) {
         let run = run(seed, Rules::ALL);
         run.counts.into_iter().for_each(|(name, count)| *totals.entry(name).or_default() += count);
         assert_eq!(run.violation, None, "SEED={seed}; `tests/sim/run --tell {seed}` tells its story; {}", run.weather);
@@ -35,7 +39,7 @@ fn no_seed_breaks_an_invariant() {
 #[test]
 fn no_seed_of_topics_that_give_records_up_breaks_anything_else() {
     let (mut elections, mut holes) = (0, 0);
-    for seed in 1..=UNCLEAN_SEEDS {
+    for seed in seeds(UNCLEAN_SEEDS) {
         let run = millpond_sim::run_unclean(seed, Rules::ALL, STEPS, false);
         let story = "tests/sim/run --unclean yes --tell";
         assert_eq!(run.violation, None, "SEED={seed}; `{story} {seed}` tells its story; {}", run.weather);

@@ -1,4 +1,5 @@
-//! The range assignor: of each topic, every subscriber gets a contiguous range, in the order of the members.
+//! The range assignor: of each topic, every subscriber gets a contiguous range, in the order of the members. Racks do not count, as in
+//! the one of Kafka 4.3 brokers: topics that are read together have the same ranges wherever their replicas are.
 
 use super::{Assignee, Target, subscribed};
 use crate::groups::topics::Topics;

@@ -1,59 +1,22 @@
-//! Coordinators, partition leaders, groups and clients together, by seed: messages are lost, repeated and late, coordinators and leaders
-//! die at any step, clients leave zombies behind (rules S15, S17, S18, L5).
+//! Coordinators of transactions and of groups, partition leaders and clients together, by seed: messages are lost, repeated and late,
+//! coordinators and leaders die at any step, clients leave zombies behind (rules S15, S17, S18, L5).
 //!
-//! The partitions are real replicas. The store, the network and the groups are plain models; time is a number, and wall clocks jump.
+//! Partitions are real replicas, and groups the real shard of them. Store and network are plain models; time is a number, wall clocks jump.
 
 mod clients;
+mod offsets;
 mod places;
+mod weather;
 
 use super::*;
 use crate::replica::VerificationToken;
 use crate::seeds::{RUNS_THAT_TELL, seeds};
 use clients::{Client, Txn};
 use millpond_log::Batch;
-use places::{Group, Partition};
+use offsets::Offsets;
+use places::Partition;
 use std::collections::VecDeque;
-
-/// SplitMix64: one seed, one run.
-pub(super) struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub(super) fn percent(&mut self, chance: usize) -> bool {
-        self.below(100) < chance
-    }
-}
-
-/// A rule that a run can do without, to see that the checks miss it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Removed {
-    Nothing,
-    /// Section 2.9: answers and effects wait for the store.
-    Durability,
-    /// X3: a first batch is verified.
-    Verification,
-    /// X5: complete only after the markers.
-    Markers,
-    /// O3: an owner that was replaced writes nothing.
-    Fence,
-    /// X5: a group, like a partition, refuses epochs below the marker's.
-    EpochFence,
-    /// X6: what is stable ends where a transaction is open.
-    Stable,
-    /// X5: a leader that knows a marker of this epoch, and of nothing that is open, proves all the same that it leads.
-    Proof,
-}
+use weather::{Random, Removed, Tally, Weather};
 
 /// Whom a coordinator answers.
 #[derive(Clone, Debug)]
@@ -104,48 +67,30 @@ pub(super) type Value = (u64, u32);
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    Ask { request: Request, reply: ReplyTo },
-    Answer { reply: ReplyTo, answer: Result<Granted, TransactionError> },
-    Write { place: Place, write: Write },
-    Written { client: usize, value: Value, result: Result<(), ErrorCode> },
-    Mark { place: Place, mark: Mark },
+    Ask {
+        request: Request,
+        reply: ReplyTo,
+    },
+    /// In the epoch of the coordinator that gave it.
+    Answer {
+        reply: ReplyTo,
+        epoch: CoordinatorEpoch,
+        answer: Result<Granted, TransactionError>,
+    },
+    Write {
+        place: Place,
+        write: Write,
+    },
+    Written {
+        client: usize,
+        value: Value,
+        result: Result<(), ErrorCode>,
+    },
+    Mark {
+        place: Place,
+        mark: Mark,
+    },
     Reported(Report),
-}
-
-/// What happened, over many runs: a check that never sees something checks nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) commits: u32,
-    pub(super) aborts: u32,
-    pub(super) fenced: u32,
-    pub(super) undecided: u32,
-    failovers: u32,
-    restarts: u32,
-    depositions: u32,
-    timeouts: u32,
-    jumps: u32,
-    rotations: u32,
-    /// Plain batches under the id of a transactional producer that were appended.
-    pub(super) strays: u32,
-    /// Transactions whose sequence numbers were used again.
-    pub(super) numbered_anew: u32,
-    /// Writes that were refused since theirs were.
-    pub(super) used_up: u32,
-}
-
-/// How bad it is: of a thousand steps, or of a hundred messages.
-#[derive(Clone, Copy, Debug)]
-struct Weather {
-    lose: usize,
-    repeat: usize,
-    late: usize,
-    crash: usize,
-    restart: usize,
-    depose: usize,
-    open: usize,
-    stall: usize,
-    stray: usize,
-    jump: usize,
 }
 
 pub(super) struct World {
@@ -168,7 +113,7 @@ pub(super) struct World {
     coordinators: Vec<Owner>,
     producer_ids: u64,
     pub(super) partitions: Vec<Partition>,
-    pub(super) groups: Vec<Group>,
+    pub(super) offsets: Offsets,
     pub(super) clients: Vec<Client>,
     pub(super) txns: Vec<Txn>,
     pub(super) tally: Tally,
@@ -195,20 +140,7 @@ impl World {
             let mut aged = Fixture::aged(32_755 + random.below(11) as u16);
             store.insert("t0".to_owned(), aged.store.remove(ID).expect("it was written"));
         }
-        // Each fault is absent from some runs, so that what needs calm happens too.
-        let mut draw = |most: usize| if random.percent(30) { 0 } else { random.below(most + 1) };
-        let weather = Weather {
-            lose: draw(15),
-            repeat: draw(15),
-            late: draw(15),
-            crash: draw(8),
-            restart: draw(8),
-            depose: draw(4),
-            open: draw(5),
-            stall: draw(3),
-            stray: draw(5),
-            jump: draw(5),
-        };
+        let weather = Weather::draw(&mut random);
         let mut world = World {
             random,
             weather,
@@ -224,7 +156,7 @@ impl World {
             coordinators: Vec::new(),
             producer_ids: 1_000,
             partitions: (0..PARTITIONS).map(Partition::new).collect(),
-            groups: (0..GROUPS).map(|_| Group::default()).collect(),
+            offsets: Offsets::new(),
             clients: Vec::new(),
             txns: Vec::new(),
             tally: Tally::default(),
@@ -278,7 +210,7 @@ impl World {
 
     fn step(&mut self) {
         self.now_ms += self.random.below(5) as i64;
-        let Weather { crash, restart, depose, open, stall, stray, jump, .. } = self.weather;
+        let Weather { crash, restart, depose, open, stall, stray, jump, regroup, .. } = self.weather;
         let dies = crash + restart + depose;
         if !self.healed {
             match self.random.below(1_000) {
@@ -292,21 +224,24 @@ impl World {
                 chance if chance < dies + open + stall => self.now_ms += 2_500,
                 chance if chance < dies + open + stall + stray => return self.stray(),
                 chance if chance < dies + open + stall + stray + jump => return self.jump(),
+                chance if chance < dies + open + stall + stray + jump + regroup => return self.fail_over_offsets(),
                 _ => {}
             }
         }
         match self.random.below(100) {
             0..4 => self.tick(),
             4..7 => self.send_outstanding(),
-            7..24 => self.flush(),
+            7..20 => self.flush(),
+            20..24 => self.flush_offsets(),
             24..34 => {
                 let at = self.random.below(PARTITIONS);
                 self.sync_partition(at);
             }
-            34..37 => {
+            34..36 => {
                 let at = self.random.below(PARTITIONS);
                 self.ask_again(at);
             }
+            36 => self.ask_about_all(),
             37..55 => {
                 let client = self.random.below(self.clients.len());
                 self.act(client);
@@ -331,9 +266,15 @@ impl World {
         self.note(&message);
         match message {
             Message::Ask { request, reply } => self.ask_coordinator(request, reply),
-            Message::Answer { reply: ReplyTo::Client { client, call }, answer } => self.answered(client, call, answer),
-            Message::Answer { reply: ReplyTo::Place { place, asked }, answer } => {
-                self.verified(place, asked, answer.map_err(|error| produce_code(error.code())));
+            Message::Answer { reply: ReplyTo::Client { client, call }, answer, .. } => {
+                self.answered(client, call, answer);
+            }
+            Message::Answer { reply: ReplyTo::Place { place, asked }, epoch, answer } => {
+                let answer = answer.map_err(|error| produce_code(error.code()));
+                match place {
+                    Place::Partition(at) => self.verified(at, asked, answer),
+                    Place::Group(_) => self.confirmed(asked, epoch, answer.map(drop)),
+                }
             }
             Message::Write { place, write } => self.write(place, write),
             Message::Written { client, value, result } => self.written(client, value, result),
@@ -393,7 +334,8 @@ impl World {
         }
         if self.removed == Removed::Durability {
             let step = Step { changes: Vec::new(), ..step_copy(&step) };
-            self.release(step, reply.clone());
+            let epoch = CoordinatorEpoch(self.shard_epoch);
+            self.release(epoch, step, reply.clone());
         }
         let owner = self.coordinators.last_mut().expect("it made the step");
         owner.undurable.push_back((step, reply));
@@ -410,10 +352,12 @@ impl World {
         };
         let count = self.random.below(4);
         for _ in 0..count {
-            let Some((step, reply)) = self.coordinators[at].undurable.pop_front() else { return };
+            let owner = &mut self.coordinators[at];
+            let epoch = owner.coordinator.epoch;
+            let Some((step, reply)) = owner.undurable.pop_front() else { return };
             self.store_changes(&step);
             if self.removed != Removed::Durability {
-                self.release(step, reply);
+                self.release(epoch, step, reply);
             }
         }
     }
@@ -430,13 +374,13 @@ impl World {
         }
     }
 
-    fn release(&mut self, step: Step, reply: Option<ReplyTo>) {
+    fn release(&mut self, epoch: CoordinatorEpoch, step: Step, reply: Option<ReplyTo>) {
         self.send_effects(step.effects);
         if let (Some(reply), Some(answer)) = (reply, step.answer) {
             if let (ReplyTo::Client { client, call }, Ok(_)) = (&reply, &answer) {
                 self.note_granted(*client, *call);
             }
-            self.send(Message::Answer { reply, answer });
+            self.send(Message::Answer { reply, epoch, answer });
         }
     }
 
@@ -470,7 +414,7 @@ impl World {
         self.net.retain(|message| !of_client(message));
         self.late.retain(|message| !of_client(message));
         self.partitions.iter_mut().for_each(|partition| partition.give_up_held(at));
-        self.groups.iter_mut().for_each(|group| group.give_up_held(at));
+        self.offsets.give_up_held(at);
     }
 
     /// Whether what a client has written has all arrived.
@@ -490,6 +434,7 @@ impl World {
         self.net.retain(stays);
         self.late.retain(stays);
         self.partitions.iter_mut().for_each(|partition| partition.hang_up(ticket));
+        self.offsets.hang_up(ticket);
     }
 
     /// What is not reported is sent again, and an absent owner replaced.
@@ -570,9 +515,9 @@ impl World {
         }
         let open: Vec<_> = self.coordinators.last().map(|owner| owner.coordinator.outstanding()).into_iter().collect();
         let partitions: Vec<String> = self.partitions.iter().map(Partition::tell).collect();
-        let groups: Vec<String> = self.groups.iter().map(Group::tell).collect();
+        let offsets = self.offsets.tell();
         let clients: Vec<String> = self.clients.iter().map(Client::tell).collect();
-        panic!("L5: something hangs: {open:?}, {partitions:#?}, {groups:#?}, {clients:#?}, {:?}", self.net);
+        panic!("L5: something hangs: {open:?}, {partitions:#?}, {offsets}, {clients:#?}, {:?}", self.net);
     }
 
     fn at_rest(&self) -> bool {
@@ -584,7 +529,7 @@ impl World {
         });
         quiet
             && self.partitions.iter().all(Partition::at_rest)
-            && self.groups.iter().all(Group::at_rest)
+            && self.offsets.at_rest()
             && self.clients.iter().all(Client::at_rest)
     }
 }
@@ -639,6 +584,8 @@ fn a_transaction_has_one_outcome_whatever_fails() {
         sum.fenced += tally.fenced;
         sum.undecided += tally.undecided;
         sum.failovers += tally.failovers;
+        sum.group_failovers += tally.group_failovers;
+        sum.offsets += tally.offsets;
         sum.restarts += tally.restarts;
         sum.depositions += tally.depositions;
         sum.timeouts += tally.timeouts;
@@ -650,9 +597,21 @@ fn a_transaction_has_one_outcome_whatever_fails() {
     }
     println!("{sum:?}");
     let Tally { commits, aborts, fenced, undecided, failovers, restarts, timeouts, rotations, .. } = sum;
-    let Tally { strays, numbered_anew, used_up, depositions, jumps, .. } = sum;
+    let Tally { strays, numbered_anew, used_up, depositions, jumps, group_failovers, offsets, .. } = sum;
     let outcomes = [commits, aborts, fenced, undecided];
-    let seen = [failovers, restarts, depositions, timeouts, jumps, rotations, strays, numbered_anew, used_up];
+    let seen = [
+        failovers,
+        group_failovers,
+        offsets,
+        restarts,
+        depositions,
+        timeouts,
+        jumps,
+        rotations,
+        strays,
+        numbered_anew,
+        used_up,
+    ];
     let happens = outcomes.iter().chain(&seen).all(|count| *count > 10);
     assert!(happens || seeds.len() < RUNS_THAT_TELL, "{sum:?}");
 }
@@ -666,7 +625,7 @@ fn a_rule_that_is_missing_is_noticed() {
         Removed::Verification,
         Removed::Markers,
         Removed::Fence,
-        Removed::EpochFence,
+        Removed::Moment,
         Removed::Stable,
         Removed::Proof,
     ];

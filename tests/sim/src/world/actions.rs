@@ -57,10 +57,11 @@ pub(crate) enum Action {
     Transfer,
     Drain,
     Unreachable,
+    JumpClock,
 }
 
 /// The usual weight of each, and whether it is a fault, or an order of somebody, which a run may go without. In the enum's order.
-pub(crate) const ACTIONS: [(Action, u32, bool); 45] = [
+pub(crate) const ACTIONS: [(Action, u32, bool); 46] = [
     (Action::Deliver, 360, false),
     (Action::Produce, 24, false),
     (Action::Sync, 70, false),
@@ -106,6 +107,7 @@ pub(crate) const ACTIONS: [(Action, u32, bool); 45] = [
     (Action::Transfer, 4, true),
     (Action::Drain, 2, true),
     (Action::Unreachable, 5, true),
+    (Action::JumpClock, 3, true),
 ];
 
 /// What happens when nothing goes wrong any more.
@@ -416,7 +418,7 @@ impl World {
         let partitions = self.partitions();
         let partition = partitions[self.rng.below(partitions.len())];
         let topic = usize::try_from(partition.topic.0 - 1).expect("a few topics");
-        let wanted = self.rng.between(1, self.weather.topics[topic].replicas.min(2));
+        let wanted = self.rng.between(1, self.weather.topics[topic].replicas);
         // What was promised before a loss stays promised until it is made good.
         if self.copies_lost(partition) > 0 {
             return false;
@@ -506,6 +508,7 @@ fn acts_by_itself(action: Action) -> bool {
         Action::Transfer,
         Action::Drain,
         Action::FillDisk,
+        Action::JumpClock,
     ];
     !to_brokers.contains(&action)
 }

@@ -3,8 +3,18 @@
 use super::actions::Action;
 use super::{Checked, World};
 use crate::etcd::TTL_MS;
+use crate::rng::Rng;
 use crate::wal::Wal;
 use millpond_core::rules::Rule;
+
+/// How far a wall clock may be off, in milliseconds: an hour. A day and more would have producers forgotten (rule P2).
+const CLOCK_OFF_MAX: u32 = 3_600_000;
+
+/// How far a broker's wall clock is ahead: a little, or a lot; as often it is behind.
+pub(super) fn clock_ahead(rng: &mut Rng) -> i64 {
+    let most = [0, 50, 5_000, CLOCK_OFF_MAX][rng.below(4)];
+    i64::from(rng.between(0, 2 * most)) - i64::from(most)
+}
 
 impl World {
     /// Lets a fault, or an order of an operator, happen to a broker. Whether it had an effect.
@@ -45,6 +55,10 @@ impl World {
             Action::Pause => {
                 // From a moment to longer than a lease (rule B3).
                 self.nodes[node].paused_until = self.now_ms + 10 + self.rng.below(2 * TTL_MS as usize) as u64;
+                Ok(true)
+            }
+            Action::JumpClock => {
+                self.nodes[node].clock_ahead_ms = clock_ahead(&mut self.rng);
                 Ok(true)
             }
             Action::StallWatch => {

@@ -48,6 +48,7 @@ impl World {
         }
         let mut running = Running::new(self.etcd.gc_epoch);
         running.recovered = Some(found.logs);
+        running.found_lsn = disk.durable_lsn();
         self.nodes[node].running = Some(running);
         Ok(())
     }
@@ -78,10 +79,13 @@ impl World {
     }
 
     fn register(&mut self, node: usize) -> Registered {
-        let Running { inc, .. } = self.nodes[node].running.as_mut().expect("it runs");
+        let Running { inc, found_lsn, recovered, .. } = self.nodes[node].running.as_mut().expect("it runs");
         *inc = None;
+        // Rule B1a: which disk it is is told by what was found on it, whatever was written since.
+        let found_lsn = recovered.is_some().then_some(*found_lsn);
         let (rid, disk) = (self.nodes[node].rid(), &self.nodes[node].disk);
-        let registered = self.etcd.register(self.now_ms, rid, disk.label.inc, disk.durable_lsn());
+        let durable_lsn = found_lsn.unwrap_or(disk.durable_lsn());
+        let registered = self.etcd.register(self.now_ms, rid, disk.label.inc, durable_lsn);
         if self.tell {
             println!("{:>8}   broker {node} registers as {rid}: {registered:?}", self.now_ms);
         }

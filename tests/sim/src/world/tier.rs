@@ -13,7 +13,7 @@ use millpond_core::tiering::{Change, Look, Outcome, Settled};
 use millpond_log::manifest::{Lookup, ManifestRoot, ManifestView, SegmentEntry};
 use millpond_log::object_key::{ObjectKey, PartitionObject};
 use millpond_log::segment::{BuiltObject, SegmentIdentity};
-use millpond_log::{Offset, PartitionId, TimestampMs};
+use millpond_log::{Offset, PartitionId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -74,9 +74,9 @@ impl World {
         let (now_ms, random) = (self.now_ms, u128::from(self.next_id));
         let from = self.nodes[node].live().expect("it uploads in a session");
         let gc_epoch = self.nodes[node].running.as_ref().expect("it runs").gc_epoch;
+        let now = self.wall(node);
         let slot = self.nodes[node].slot_mut(partition).expect("it is held");
         let log = &slot.log;
-        let now = TimestampMs(i64::try_from(now_ms).expect("small"));
         let look = Look { mono_ms: now_ms, wall: now, pressure: Pressure::Calm };
         let tail = slot
             .tiering

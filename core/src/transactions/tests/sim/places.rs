@@ -1,5 +1,5 @@
-//! Where transactions write: partitions, each led by a real replica over a log of its own, which another holds as well once it is synced, and
-//! groups, which are a plain model.
+//! Where transactions write records: partitions, each led by a real replica over a log of its own, which another holds as well once it is
+//! synced.
 
 use super::*;
 use crate::records::{Leader, PartitionRecord};
@@ -228,35 +228,6 @@ fn value_of(batch: &Batch) -> Value {
     (u64::from_be_bytes(txn.try_into().expect("eight")), u32::from_be_bytes(index.try_into().expect("four")))
 }
 
-/// A group's offsets in transactions. What it verifies, fences and settles follows the same rules as a partition (X3, X5).
-#[derive(Default)]
-pub(in super::super) struct Group {
-    /// Newest epoch of each producer that ended a transaction here, and the coordinator's epoch that said so.
-    ended: BTreeMap<ProducerId, (ProducerEpoch, CoordinatorEpoch)>,
-    pending: BTreeMap<ProducerId, (ProducerEpoch, Vec<Value>)>,
-    pub(super) committed: Vec<Value>,
-    held: BTreeMap<ProducerInstance, (VerificationToken, Vec<Write>)>,
-    verifications: u64,
-}
-
-impl Group {
-    /// As of a partition.
-    pub(super) fn give_up_held(&mut self, client: usize) {
-        self.held.retain(|_, (_, writes)| {
-            writes.retain(|write| write.client != client);
-            !writes.is_empty()
-        });
-    }
-
-    pub(super) fn tell(&self) -> String {
-        format!("pending {:?} held {:?}", self.pending, self.held.keys())
-    }
-
-    pub(super) fn at_rest(&self) -> bool {
-        self.pending.is_empty() && self.held.is_empty()
-    }
-}
-
 impl World {
     /// A write arrives.
     pub(super) fn write(&mut self, place: Place, write: Write) {
@@ -334,7 +305,7 @@ impl World {
         if self.removed == Removed::Verification {
             let (unverified, write) = &self.partitions[at].held[&producer][0];
             let asked = asked(write, unverified.verification);
-            return self.verified(Place::Partition(at), asked, Ok(Granted::Done));
+            return self.verified(at, asked, Ok(Granted::Done));
         }
         if first {
             self.ask_for(at, producer);
@@ -349,7 +320,7 @@ impl World {
     }
 
     /// Clients that have an epoch for each transaction have their parts added by whoever takes the first write; others added them.
-    fn ask(&mut self, place: Place, id: String, parts: Parts, asked: Asked) {
+    pub(super) fn ask(&mut self, place: Place, id: String, parts: Parts, asked: Asked) {
         let producer = asked.producer;
         let request = match asked.epoch_per_transaction {
             true => Request::Add { id, producer, parts },
@@ -362,23 +333,9 @@ impl World {
     pub(super) fn ask_again(&mut self, at: usize) {
         let waiting: Vec<ProducerInstance> = self.partitions[at].held.keys().copied().collect();
         waiting.into_iter().for_each(|producer| self.ask_for(at, producer));
-        let at = at % GROUPS;
-        let waiting: Vec<Asked> =
-            self.groups[at].held.values().map(|(verification, writes)| asked(&writes[0], *verification)).collect();
-        for asked in waiting {
-            let id = self.groups[at].held[&asked.producer].1[0].id.clone();
-            self.ask(Place::Group(at), id, group(&group_name(at)), asked);
-        }
     }
 
-    pub(super) fn verified(&mut self, place: Place, asked: Asked, answer: Result<Granted, ErrorCode>) {
-        match place {
-            Place::Partition(at) => self.verified_partition(at, asked, answer),
-            Place::Group(at) => self.verified_group(at, asked, answer),
-        }
-    }
-
-    fn verified_partition(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
+    pub(super) fn verified(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
         let partition = &mut self.partitions[at];
         let of_this = |held: &Vec<(Unverified, Write)>| held[0].0.verification == asked.verification;
         if !partition.held.get(&asked.producer).is_some_and(of_this) {
@@ -422,7 +379,7 @@ impl World {
                 let token = self.partitions[at].token(Waiting::Marker(mark));
                 self.step_partition(at, Input::EndTransaction { token, marker });
             }
-            Place::Group(at) => self.settle_offsets(at, &mark),
+            Place::Group(at) => self.settle_offsets(at, mark),
         }
     }
 
@@ -456,84 +413,6 @@ impl World {
         }
     }
 
-    fn commit_offsets(&mut self, at: usize, write: Write) {
-        let group_state = &mut self.groups[at];
-        let ProducerInstance { id, epoch } = write.producer;
-        let fenced = group_state.ended.get(&id).is_some_and(|(ended, _)| epoch < *ended);
-        if fenced && self.removed != Removed::EpochFence {
-            return self.answer_waiting(at, Waiting::Write(write), Err(ErrorCode::InvalidProducerEpoch));
-        }
-        match group_state.pending.get_mut(&id) {
-            Some((of, values)) if *of == epoch || self.removed == Removed::EpochFence => {
-                if !values.contains(&write.value) {
-                    values.push(write.value);
-                }
-                self.answer_waiting(at, Waiting::Write(write), Ok(()));
-            }
-            _ => {
-                group_state.verifications += 1;
-                let verification = VerificationToken { office: LeaderEpoch(0), number: group_state.verifications };
-                let (verification, held) =
-                    group_state.held.entry(write.producer).or_insert_with(|| (verification, Vec::new()));
-                if held.iter().any(|other| other.value == write.value) {
-                    return;
-                }
-                let asked = asked(&write, *verification);
-                let id = write.id.clone();
-                held.push(write);
-                self.ask(Place::Group(at), id, group(&group_name(at)), asked);
-            }
-        }
-    }
-
-    fn verified_group(&mut self, at: usize, asked: Asked, answer: Result<Granted, ErrorCode>) {
-        let group_state = &mut self.groups[at];
-        let of_this = |held: &(VerificationToken, Vec<Write>)| held.0 == asked.verification;
-        if !group_state.held.get(&asked.producer).is_some_and(of_this) {
-            return;
-        }
-        let (_, held) = group_state.held.remove(&asked.producer).expect("as above");
-        for write in held {
-            if answer.is_ok() {
-                let ProducerInstance { id, epoch } = write.producer;
-                let (of, values) = group_state.pending.entry(id).or_insert_with(|| (epoch, Vec::new()));
-                assert_eq!(*of, epoch, "the transaction before was settled");
-                values.push(write.value);
-            }
-            let Write { client, value, .. } = write;
-            let result = answer.map(drop);
-            self.net.push(Message::Written { client, value, result });
-        }
-    }
-
-    fn settle_offsets(&mut self, at: usize, mark: &super::Mark) {
-        let marker = mark.marker;
-        let group_state = &mut self.groups[at];
-        let ended = group_state.ended.entry(marker.producer).or_insert((ProducerEpoch(0), CoordinatorEpoch(0)));
-        if marker.end.coordinator_epoch < ended.1 || marker.epoch < ended.0 {
-            return;
-        }
-        *ended = (marker.epoch, marker.end.coordinator_epoch);
-        let covers = |epoch: ProducerEpoch| epoch < marker.epoch || (!marker.raised && epoch == marker.epoch);
-        if group_state.pending.get(&marker.producer).is_some_and(|(epoch, _)| covers(*epoch)) {
-            let (_, values) = group_state.pending.remove(&marker.producer).expect("as above");
-            if marker.end.outcome == Commit {
-                group_state.committed.extend(values);
-            }
-        }
-        // What was asked before the marker is void: it is told to ask again (rule X3).
-        let void: Vec<ProducerInstance> =
-            group_state.held.keys().copied().filter(|held| held.id == marker.producer && covers(held.epoch)).collect();
-        for producer in void {
-            let (_, writes) = group_state.held.remove(&producer).expect("as above");
-            for Write { client, value, .. } in writes {
-                let result = Err(ErrorCode::NotEnoughReplicas);
-                self.net.push(Message::Written { client, value, result });
-            }
-        }
-        self.report_marked(Place::Group(at), mark);
-    }
-
     /// S2, S17: what a reader of committed records sees stays, and was committed by its client.
     fn check_reads(&mut self, at: usize) {
         let until = (self.removed == Removed::Stable).then(|| self.partitions[at].replica.visible().hw);
@@ -553,12 +432,14 @@ impl World {
     }
 
     /// Everything that readers of committed records, and of committed offsets, have seen.
-    pub(super) fn everything_seen(&self) -> Vec<Value> {
+    pub(super) fn everything_seen(&mut self) -> Vec<Value> {
+        let offsets = self.offsets.committed();
+        self.tally.offsets += offsets.len() as u32;
         let records = self.partitions.iter().flat_map(|partition| partition.seen.iter());
-        records.chain(self.groups.iter().flat_map(|group| group.committed.iter())).copied().collect()
+        records.copied().chain(offsets).collect()
     }
 }
 
-fn asked(write: &Write, verification: VerificationToken) -> Asked {
+pub(super) fn asked(write: &Write, verification: VerificationToken) -> Asked {
     Asked { producer: write.producer, verification, epoch_per_transaction: write.epoch_per_transaction }
 }
