@@ -144,7 +144,8 @@ impl From<Status> for Error {
                     | Code::InvalidArgument
                     | Code::OutOfRange
             );
-            return Error { retriable, ..Error::connection(chain(&status)) };
+            let maybe_done = !was_refused(&status);
+            return Error { retriable, maybe_done, ..Error::connection(chain(&status)) };
         };
         let code = ErrorCode::from_name(&info.reason).unwrap_or(ErrorCode::UnknownServerError);
         Error {
@@ -172,6 +173,19 @@ fn named_leader(metadata: &HashMap<String, String>) -> Option<Leader> {
         epoch: LeaderEpoch(metadata.get(ERROR_LEADER_EPOCH)?.parse().ok()?),
         address: metadata.get(ERROR_LEADER_GRPC)?.clone(),
     })
+}
+
+/// Whether nobody took the connection: then nothing was sent, and another broker may be asked.
+fn was_refused(status: &Status) -> bool {
+    let mut next = std::error::Error::source(status);
+    while let Some(error) = next {
+        let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+        if error.downcast_ref().is_some_and(refused) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// What a status says, and the innermost reason under it.
@@ -220,6 +234,19 @@ mod tests {
         let reason = "NOT_LEADER_OR_FOLLOWER".to_owned();
         let error = Error::from(v1::Error { reason, leader, ..Default::default() });
         assert_eq!(error.leader.as_deref(), Some(&expected));
+    }
+
+    #[tokio::test]
+    async fn a_call_to_where_nobody_listens_was_not_sent() {
+        let bound = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = bound.local_addr().expect("it is bound");
+        drop(bound);
+        let channel =
+            tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("valid").connect_lazy();
+        let mut log = millpond_proto::v1::log_client::LogClient::new(channel);
+        let status = log.metadata(v1::MetadataRequest::default()).await.expect_err("nobody is there");
+        let error = Error::from(status);
+        assert!(error.is_connection() && error.retriable && !error.maybe_done, "{error:?}");
     }
 
     #[test]

@@ -157,16 +157,26 @@ impl Admin {
             let request = request.clone();
             async move { answer(groups.commit_offsets(request).await) }
         };
-        let outcomes = self.at_coordinator(group, call).await?.outcomes;
-        match outcomes.into_iter().find(|outcome| !outcome.error.is_empty()) {
-            None => Ok(()),
-            Some(outcome) => {
-                let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
-                let place = outcome.partition.unwrap_or_default();
-                let message = format!("partition {} of topic {}: {}", place.partition, place.topic_id, outcome.error);
-                Err(Error::new(code, message))
-            }
-        }
+        refused(self.at_coordinator(group, call).await?.outcomes)
+    }
+
+    /// Forgets what a group has committed of these partitions: it begins there as one that has never read them.
+    ///
+    /// # Errors
+    /// `GroupIdNotFound`. The first error of a partition, if there is one, though others may have been forgotten: `GroupSubscribedToTopic`,
+    /// a member reads its topic.
+    pub async fn delete_group_offsets(&self, group: &str, partitions: &[(TopicId, u32)]) -> Result<(), Error> {
+        let place = |(topic, partition): &(TopicId, u32)| v1::GroupPartition {
+            topic_id: topic.to_string(),
+            partition: *partition,
+        };
+        let request =
+            v1::DeleteOffsetsRequest { group: group.to_owned(), partitions: partitions.iter().map(place).collect() };
+        let call = |mut groups: GroupsClient<_>| {
+            let request = request.clone();
+            async move { answer(groups.delete_offsets(request).await) }
+        };
+        refused(self.at_coordinator(group, call).await?.outcomes)
     }
 
     /// Deletes a group that has no members, with its offsets.
@@ -187,6 +197,17 @@ impl Admin {
     {
         Coordinator::of_group(&self.client, group).ask(call).await
     }
+}
+
+/// The first refusal among the outcomes.
+fn refused(outcomes: Vec<v1::PartitionOutcome>) -> Result<(), Error> {
+    let refused = outcomes.into_iter().find(|outcome| !outcome.error.is_empty());
+    refused.map_or(Ok(()), |outcome| {
+        let code = ErrorCode::from_name(&outcome.error).unwrap_or(ErrorCode::UnknownServerError);
+        let place = outcome.partition.unwrap_or_default();
+        let message = format!("partition {} of topic {}: {}", place.partition, place.topic_id, outcome.error);
+        Err(Error::new(code, message))
+    })
 }
 
 impl From<v1::ListedGroup> for ListedGroup {

@@ -68,6 +68,22 @@ enum Action {
         #[command(flatten)]
         connection: ConnectionArgs,
     },
+    /// Forget the committed offsets of a group in topics that no member reads; a dry run without --execute
+    #[command(after_help = "Example: millpond group delete-offsets billing --topic orders --execute")]
+    DeleteOffsets {
+        /// Which group
+        group: String,
+        /// Which topics, or single partitions of them
+        #[arg(long = "topic", value_name = "TOPIC[:PARTITION]", required = true)]
+        topics: Vec<String>,
+        /// Forget them; without it they are only shown
+        #[arg(long)]
+        execute: bool,
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    },
     /// Delete a group without members, with its offsets
     #[command(after_help = "Example: millpond group delete billing")]
     Delete {
@@ -188,6 +204,23 @@ struct Moved {
     topic_id: TopicId,
 }
 
+/// The answer of `delete-offsets`.
+#[derive(Debug, Serialize)]
+struct Forgotten {
+    group: String,
+    executed: bool,
+    partitions: Vec<Committed>,
+}
+
+#[derive(Debug, Serialize)]
+struct Committed {
+    topic: String,
+    partition: u32,
+    offset: u64,
+    #[serde(skip)]
+    topic_id: TopicId,
+}
+
 /// The answer of `delete`.
 #[derive(Debug, Serialize)]
 struct Deleted {
@@ -207,6 +240,10 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
             let places = topics.iter().map(|text| place(text)).collect();
             let wish = Wish { group, places, to, shift_by: shift_by.unwrap_or(0), execute };
             reset(&admin, wish, &output).await
+        }
+        Action::DeleteOffsets { group, topics, execute, output, connection } => {
+            let admin = Admin::new(&connection.connect().await?);
+            forget(&admin, group, topics.iter().map(|text| place(text)).collect(), execute, &output).await
         }
         Action::Delete { group, output, connection } => {
             let admin = Admin::new(&connection.connect().await?);
@@ -300,6 +337,41 @@ async fn reset(admin: &Admin, wish: Wish, output: &OutputArgs) -> Result<(), Fai
     }
 }
 
+async fn forget(
+    admin: &Admin,
+    group: String,
+    places: Vec<(String, Option<u32>)>,
+    execute: bool,
+    output: &OutputArgs,
+) -> Result<(), Failure> {
+    let lags =
+        admin.group_lag(&group, IsolationLevel::ReadUncommitted).await.map_err(|error| failed(&group, &error))?;
+    let mut partitions = Vec::new();
+    for (topic, only) in &places {
+        let meant = |lag: &&PartitionLag| {
+            lag.topic.as_deref() == Some(topic.as_str()) && only.is_none_or(|partition| partition == lag.partition)
+        };
+        let before = partitions.len();
+        partitions.extend(lags.iter().filter(meant).filter_map(|lag| {
+            let (topic, partition, topic_id) = (topic.clone(), lag.partition, lag.topic_id);
+            Some(Committed { topic, partition, offset: lag.offset?.0, topic_id })
+        }));
+        if partitions.len() == before {
+            let place = only.map_or_else(|| topic.clone(), |partition| format!("{topic}:{partition}"));
+            return Err(Failure::new(format!("group `{group}` has committed nothing of {place}")));
+        }
+    }
+    if execute {
+        let places: Vec<(TopicId, u32)> = partitions.iter().map(|one| (one.topic_id, one.partition)).collect();
+        admin.delete_group_offsets(&group, &places).await.map_err(|error| failed(&group, &error))?;
+    }
+    let forgotten = Forgotten { group, executed: execute, partitions };
+    match output.output {
+        Format::Json => output::json(&forgotten),
+        Format::Text => output::text(&forgotten.to_text()),
+    }
+}
+
 type Wanted = (String, TopicId, u32, Option<Offset>);
 
 /// The partitions that are meant, with what is committed of them.
@@ -367,6 +439,9 @@ fn failed(group: &str, error: &millpond_sdk::Error) -> Failure {
     match error.code {
         Some(E::GroupIdNotFound) => {
             Failure::new(format!("there is no group `{group}`; `millpond group list` shows those there are"))
+        }
+        Some(E::GroupSubscribedToTopic) => {
+            Failure::new(format!("members of group `{group}` read that topic; stop its consumers first"))
         }
         Some(E::NonEmptyGroup | E::UnknownMemberId) => {
             Failure::new(format!("group `{group}` has members; stop its consumers first"))
@@ -484,6 +559,18 @@ impl Reset {
     }
 }
 
+impl Forgotten {
+    fn to_text(&self) -> String {
+        let row = |one: &Committed| vec![one.topic.clone(), one.partition.to_string(), one.offset.to_string()];
+        let rows: Vec<Vec<String>> = self.partitions.iter().map(row).collect();
+        let table = output::table(&["TOPIC", "PARTITION", "OFFSET"], &rows);
+        match self.executed {
+            true => format!("{table}\nthese offsets are forgotten"),
+            false => format!("{table}\nnothing was changed; say --execute to forget these offsets"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -529,6 +616,9 @@ mod tests {
         let moved = |before| Moved { topic: "t".to_owned(), partition: 3, before, after: 4, topic_id: TopicId(7) };
         let partitions = vec![moved(None), moved(Some(9))];
         schemas::check("group-reset-offsets", &Reset { group: "g".to_owned(), executed: true, partitions });
+        let committed = Committed { topic: "t".to_owned(), partition: 3, offset: 4, topic_id: TopicId(7) };
+        let forgotten = Forgotten { group: "g".to_owned(), executed: false, partitions: vec![committed] };
+        schemas::check("group-delete-offsets", &forgotten);
         schemas::check("group-delete", &Deleted { group: "g".to_owned(), deleted: true });
     }
 

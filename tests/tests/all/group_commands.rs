@@ -112,15 +112,29 @@ async fn groups_are_listed_described_reset_and_deleted() {
     let owned = shown(&fleet, &["group", "describe", GROUP]);
     assert_eq!((&owned["kind"], &owned["members"][0]["partitions"]), (&json!("consumer"), &json!(3)));
     assert_eq!(owned["partitions"][2]["member"], json!(MEMBER));
-    let to = ["group", "reset-offsets", GROUP, "--all-topics", "--to", "earliest", "--execute"];
-    for refused in
-        [fail_at(&fleet.bootstrap(), &to, b""), fail_at(&fleet.bootstrap(), &["group", "delete", GROUP], b"")]
-    {
+    let to: &[&str] = &["group", "reset-offsets", GROUP, "--all-topics", "--to", "earliest", "--execute"];
+    let forget: &[&str] = &["group", "delete-offsets", GROUP, "--topic", TOPIC, "--execute"];
+    for arguments in [to, forget, &["group", "delete", GROUP]] {
+        let refused = fail_at(&fleet.bootstrap(), arguments, b"");
         assert!(refused.contains("stop its consumers first"), "{refused}");
     }
     admin.commit_group_offsets(GROUP, &[(id, 0, Offset(1))]).await.expect_err("its coordinator refuses it, too");
     assert_eq!(offsets()[0], json!(10));
     beat(&mut member, -1).await;
+
+    // What is committed of a topic, or of a partition, is forgotten, and the rest stays.
+    let forget = |arguments: &[&str]| shown(&fleet, &[&["group", "delete-offsets", GROUP][..], arguments].concat());
+    let of_one = json!([{ "topic": TOPIC, "partition": 1, "offset": 4 }]);
+    let dry = forget(&["--topic", "orders:1"]);
+    assert_eq!((&dry["executed"], &dry["partitions"]), (&json!(false), &of_one));
+    assert_eq!(lags(&fleet).len(), 3, "it was only shown");
+    let done = forget(&["--topic", "orders:1", "--execute"]);
+    assert_eq!((&done["executed"], &done["partitions"]), (&json!(true), &of_one));
+    assert_eq!(lags(&fleet).iter().map(|(partition, ..)| *partition).collect::<Vec<u64>>(), [0, 2]);
+    let again = ["group", "delete-offsets", GROUP, "--topic", "orders:1", "--execute"];
+    let nothing = fail_at(&fleet.bootstrap(), &again, b"");
+    assert!(nothing.contains("has committed nothing of orders:1"), "{nothing}");
+    admin.commit_group_offsets(GROUP, &[(id, 1, Offset(4))]).await.expect("nobody is in it");
 
     let lag = admin.group_lag(GROUP, IsolationLevel::ReadCommitted).await.expect("it is there");
     assert_eq!(lag.iter().map(|lag| lag.lag).collect::<Vec<_>>(), [Some(0), Some(0), Some(0)]);
